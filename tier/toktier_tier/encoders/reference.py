@@ -1,0 +1,273 @@
+"""The frozen reference: the pinned Hugging Face `tokenizers` library on the snapshot's own tokenizer.json.
+
+Guarantees: `Reference.encode` is the definition of right. Nothing here mutates a tokenizer after it is built, so
+every method is thread-safe. A file that the reference refuses (or panics on) is an `InvalidTokenizer`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
+
+from ..core.added_tokens import AddedToken, CharacterTests
+from ..core.classes import CODE_POINTS, Bools
+from ..core.errors import InvalidPattern, InvalidTokenizer, UnsupportedTokenizer
+from ..core.pipeline import Position
+from ..core.snapshot import Snapshot, SpecialTokenPolicy
+from ..ports import Ids
+
+REFERENCE_VERSION = f"tokenizers=={metadata.version('tokenizers')}"
+EMPTY: Ids = np.empty(0, dtype=np.uint32)
+EMPTY.setflags(write=False)
+
+
+def load_tokenizer(document: dict[str, Any]) -> Any:
+    """A `tokenizers.Tokenizer` of `document`; raises `InvalidTokenizer` with the reference's own words."""
+    text = json.dumps(document, ensure_ascii=False)
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except BaseException as error:  # a Rust panic isn't an Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        raise InvalidTokenizer("tokenizer.reference_refuses", f"the reference refuses the file: {error}"[:500]) from None
+
+
+def core_document(snapshot: Snapshot, pre_tokenizer: Any) -> dict[str, Any]:
+    """The tokenizer that is left once added tokens, normalizer and template are taken care of elsewhere."""
+    return {
+        **snapshot.document(),
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+    }
+
+
+class CoreReference:
+    """The reference behind the encoder protocol: ordinary, already normalized text at one position."""
+
+    name = "reference"
+    version = REFERENCE_VERSION
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self._encode = load_tokenizer(document).encode
+
+    def encode(self, text: str) -> Ids:
+        return np.array(self._encode(text, add_special_tokens=False).ids, dtype=np.uint32)
+
+
+class Reference:
+    """The whole reference for one snapshot."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.tokenizer = load_tokenizer(snapshot.document())
+        self._template = snapshot.policy is SpecialTokenPolicy.TEMPLATE
+        if type(self.tokenizer.model).__name__ != snapshot.model["type"]:
+            raise InvalidTokenizer("tokenizer.model_type", "the reference reads the model as another type")
+        self.prefix_ids, self.suffix_ids = self._template_ids()
+
+    def encode(self, text: str) -> Ids:
+        """The full encode of a whole request, template tokens included where the policy asks for them."""
+        return np.array(self.tokenizer.encode(text, add_special_tokens=self._template).ids, dtype=np.uint32)
+
+    def encode_text(self, text: str) -> Ids:
+        """The full encode without template tokens."""
+        return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
+
+    def added_tokens(self) -> tuple[AddedToken, ...]:
+        """Added tokens under the IDs that the reference really gave them."""
+        found = self.tokenizer.get_added_tokens_decoder()
+        return tuple(
+            AddedToken(id, t.content, t.special, t.normalized, t.lstrip, t.rstrip, t.single_word)
+            for id, t in sorted(found.items())
+        )
+
+    def normalizer(self, position: Position) -> Callable[[str], str] | None:
+        pipeline = self.snapshot.pipeline
+        document = pipeline.normalizer_documents[position] if pipeline else self.snapshot.normalizer
+        if document is None:
+            return None
+        blank = {**core_document(self.snapshot, None), "normalizer": document}
+        blank["model"] = {"type": "BPE", "vocab": {}, "merges": []}
+        normalize: Callable[[str], str] = load_tokenizer(blank).normalizer.normalize_str
+        return normalize
+
+    @cached_property
+    def id_limit(self) -> int:
+        """One more than the largest ID the tokenizer can give."""
+        return max(self.tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    def _template_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        if not self._template:
+            return (), ()
+        answers = []
+        for text in ("a", "Hello world", "\n{}"):
+            bare = self.tokenizer.encode(text, add_special_tokens=False).ids
+            full = self.tokenizer.encode(text, add_special_tokens=True).ids
+            found = [
+                (tuple(full[:at]), tuple(full[at + len(bare) :]))
+                for at in range(len(full) - len(bare) + 1)
+                if full[at : at + len(bare)] == bare
+            ]
+            answers.append(set(found))
+        common = set.intersection(*answers)
+        if len(common) != 1:
+            raise UnsupportedTokenizer("tokenizer.template", "the post-processor isn't fixed tokens around the text")
+        return common.pop()
+
+
+# --- questions about code points ------------------------------------------------------------------------------
+
+_POINTS = [*range(0xD800), *range(0xE000, CODE_POINTS)]
+_PREDICATES: dict[str, Callable[[], Any]] = {
+    "numeric": lambda: pre_tokenizers.Digits(individual_digits=True),
+    "punctuation": lambda: pre_tokenizers.Punctuation("isolated"),
+    "white_space": lambda: pre_tokenizers.WhitespaceSplit(),
+    "bert_punctuation": lambda: pre_tokenizers.BertPreTokenizer(),
+}
+
+
+@lru_cache(maxsize=1)
+def _every_character() -> str:
+    return "".join(map(chr, _POINTS))
+
+
+def _from_compact(compact: Bools) -> Bools:
+    """From an array over scalar values to one over code points."""
+    full = np.zeros(CODE_POINTS, dtype=bool)
+    full[:0xD800] = compact[:0xD800]
+    full[0xE000:] = compact[0xD800:]
+    full.setflags(write=False)
+    return full
+
+
+@lru_cache(maxsize=512)
+def class_members(source: str) -> Bools:
+    """Code points that the one-character regex `source` matches, by the reference's own engine."""
+    try:
+        splitter = pre_tokenizers.Split(Regex(source), "removed")
+    except Exception as error:
+        raise InvalidPattern("pattern.reference_refuses", f"the reference refuses {source!r}: {error}"[:300]) from None
+    compact = np.ones(len(_POINTS), dtype=bool)
+    for _, (start, end) in splitter.pre_tokenize_str(_every_character()):
+        compact[start:end] = False
+    return _from_compact(compact)
+
+
+@lru_cache(maxsize=16)
+def predicate_members(name: str) -> Bools:
+    """Code points for which the predicate cuts (or removes) the character from a letter on either side."""
+    splitter = _PREDICATES[name]()
+    kept = np.zeros(2 * len(_POINTS), dtype=bool)
+    starts = np.zeros(2 * len(_POINTS), dtype=bool)
+    text = "".join("a" + chr(point) for point in _POINTS)
+    for _, (start, end) in splitter.pre_tokenize_str(text):
+        kept[start:end] = True
+        starts[start] = True
+    removed, cut = ~kept[1::2], starts[1::2]
+    return _from_compact(removed if name == "white_space" else cut & kept[1::2])
+
+
+@lru_cache(maxsize=64)
+def _images(document: str) -> tuple[str | None, ...]:
+    blank = {"version": "1.0", "added_tokens": [], "normalizer": json.loads(document)}
+    normalize = load_tokenizer({**blank, "model": {"type": "BPE", "vocab": {}, "merges": []}}).normalizer.normalize_str
+    images: list[str | None] = [None] * CODE_POINTS
+    for point, image in zip(_POINTS, _each(normalize, [chr(point) for point in _POINTS]), strict=True):
+        if image != chr(point):
+            images[point] = image
+    return tuple(images)
+
+
+def _each(normalize: Callable[[str], str], texts: list[str]) -> list[str]:
+    """`normalize` of each text by itself, asked for in one go where a separator provably keeps them apart.
+
+    A line feed composes with nothing and moves for nothing; a normalizer that rewrites it gets a word instead,
+    unless it composes (then that word's last letter could take an accent).
+    """
+    separator = "\n" if normalize("\n") == "\n" else "zqz" if normalize("z\u0301") != "\u017a" else ""
+    if separator and normalize(separator) == separator:
+        apart = [text for text in texts if separator not in text]
+        images = normalize(separator.join(apart)).split(separator)
+        if len(images) == len(apart):
+            answers = iter(images)
+            return [normalize(text) if separator in text else next(answers) for text in texts]
+    return [normalize(text) for text in texts]
+
+
+@lru_cache(maxsize=1)
+def _reorders() -> Bools:
+    """Combining class other than 0, seen from outside: the character changes places with U+0301 or U+0334."""
+    decompose = normalizers.NFD().normalize_str
+    found = np.zeros(CODE_POINTS, dtype=bool)
+    decomposed = _images('{"type": "NFD"}')
+    points = [point for point in _POINTS if point >= 0x300 and decomposed[point] is None]
+    low = _each(decompose, [f"a{chr(point)}\u0334" for point in points])
+    high = _each(decompose, [f"a\u0301{chr(point)}" for point in points])
+    for point, before, after in zip(points, low, high, strict=True):
+        char = chr(point)
+        found[point] = before != f"a{char}\u0334" or after != f"a\u0301{char}"
+    found[0x0301] = found[0x0334] = True
+    for point, image in enumerate(decomposed):  # a decomposable character moves if what it starts with does
+        if image and found[ord(image[0])]:
+            found[point] = True
+    found.setflags(write=False)
+    return found
+
+
+class ReferenceProbe:
+    """`core.classes.Probe` for one snapshot; answers are cached per process, by question."""
+
+    def __init__(self, reference: Reference) -> None:
+        pipeline = reference.snapshot.pipeline
+        self._document = pipeline.normalizer_documents[Position.CONTINUATION] if pipeline else None
+        self._normalize = reference.normalizer(Position.CONTINUATION)
+
+    def members(self, source: str) -> Bools:
+        return class_members(source)
+
+    def predicate(self, name: str) -> Bools:
+        return predicate_members(name)
+
+    def images(self) -> list[str | None]:
+        if self._document is None:
+            return [None] * CODE_POINTS
+        return list(_images(json.dumps(self._document, sort_keys=True)))
+
+    def decompositions(self) -> list[str | None]:
+        return list(_images('{"type": "NFD"}'))
+
+    def reorders(self) -> Bools:
+        return _reorders()
+
+    def compose(self, text: str) -> str:
+        composed: str = normalizers.NFC().normalize_str(text)
+        return composed
+
+    def normalize(self, text: str) -> str:
+        return self._normalize(text) if self._normalize else text
+
+
+def character_tests() -> CharacterTests:
+    """The added-token flags' own `\\w` and `\\s`: those of Rust's `regex`, which `Whitespace` also splits with."""
+    word, space = _flag_classes()
+    return CharacterTests(lambda char: bool(word[ord(char)]), lambda char: bool(space[ord(char)]))
+
+
+@lru_cache(maxsize=1)
+def _flag_classes() -> tuple[Bools, Bools]:
+    splitter = pre_tokenizers.Whitespace()  # \w+|[^\w\s]+
+    kept = np.zeros(2 * len(_POINTS), dtype=bool)
+    starts = np.zeros(2 * len(_POINTS), dtype=bool)
+    for _, (start, end) in splitter.pre_tokenize_str("".join("a" + chr(point) for point in _POINTS)):
+        kept[start:end] = True
+        starts[start] = True
+    return _from_compact(kept[1::2] & ~starts[1::2]), _from_compact(~kept[1::2])

@@ -1,0 +1,41 @@
+"""What the inner layers ask of the outer ones, as protocols defined where they are consumed."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .core.pipeline import Position
+
+Ids = NDArray[np.uint32]
+
+
+class Encoder(Protocol):
+    """A library that encodes ordinary text: no added tokens, already normalized, one position.
+
+    `encode` is thread-safe, keeps no reference to its result, and may raise anything: the caller falls back.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    def encode(self, text: str) -> Ids: ...
+
+
+class TextEncoder(Protocol):
+    """The full encoding of a stretch of text, without the template's tokens."""
+
+    def encode(self, text: str, position: Position = Position.TEXT_START) -> Ids: ...
+
+    def encode_chunks(self, text: str, position: Position = Position.TEXT_START) -> list[tuple[str, Ids]]:
+        """Like `encode`, as (text, ids) chunks that end at boundaries; their concatenation is the encoding."""
+
+
+class Clock(Protocol):
+    def __call__(self) -> float:
+        """Seconds since a fixed point, never going back."""
