@@ -84,10 +84,12 @@ class BoundaryRule:
         """The last boundary p with floor < p <= end and p < len(text); -1 if there is none."""
         position = min(end, len(text) - 1)
         if self.kind == "classes":
-            left, right, table, excluded = self.left, self.right, self.table, self.excluded
+            left, table = self.left, self.table
             while position > floor:
-                a, b = text[position - 1], text[position]
-                if table[left[ord(a)]][right[ord(b)]] and (not excluded or a + b not in excluded):
+                if (
+                    table[left[ord(text[position - 1])]][self.right[ord(text[position])]]
+                    and text[position - 1 : position + 1] not in self.excluded
+                ):
                     return position
                 position -= 1
             return -1

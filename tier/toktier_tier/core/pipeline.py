@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import IntEnum
 from typing import Any, Literal, NoReturn
 
 from .errors import UnsupportedTokenizer
@@ -19,12 +19,12 @@ from .errors import UnsupportedTokenizer
 Json = Any
 
 
-class Position(Enum):
+class Position(IntEnum):
     """What stands directly left of a stretch of text between two added tokens."""
 
-    TEXT_START = "text_start"
-    AFTER_TOKEN = "after_token"
-    CONTINUATION = "continuation"
+    TEXT_START = 0
+    AFTER_TOKEN = 1
+    CONTINUATION = 2
 
 
 @dataclass(frozen=True, slots=True)

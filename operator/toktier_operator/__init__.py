@@ -1,0 +1,1 @@
+"""Reserved: see README, map of folders."""

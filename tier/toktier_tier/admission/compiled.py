@@ -1,0 +1,209 @@
+"""What admission decided for one snapshot, in a file that names its own content.
+
+Guarantees: a compiled snapshot is only ever used for the fingerprint, reference version and encoder versions it was
+made for; a file whose bytes don't hash to its name is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core.boundaries import BoundaryRule, StageSummary, seal
+from ..core.classes import CODE_POINTS, Bools
+from ..core.errors import StateCorrupt
+
+COMPILED_FORMAT = "toktier-compiled/1"
+DERIVER_VERSION = 1
+"""Raised by one whenever the derivation of rules changes; a compiled snapshot of another version is made anew."""
+
+
+class Verdict(Enum):
+    ADMITTED = "Admitted"
+    REFERENCE_ONLY = "ReferenceOnly"
+    REJECTED = "Rejected"
+
+
+@dataclass(frozen=True)
+class EncoderVerdict:
+    """What was found about one candidate. `unsafe` lists code point ranges (first, last) on which it differs."""
+
+    name: str
+    version: str
+    verdict: Verdict
+    reason: str = ""
+    checks: int = 0
+    divergences: int = 0
+    unsafe: tuple[tuple[int, int], ...] = ()
+
+    def unsafe_points(self) -> Bools | None:
+        if not self.unsafe:
+            return None
+        points = np.zeros(CODE_POINTS, dtype=bool)
+        for first, last in self.unsafe:
+            points[first : last + 1] = True
+        return points
+
+
+@dataclass(frozen=True)
+class CompiledSnapshot:
+    """Everything a tier needs beside the tokenizer.json: verdict, rule, encoders.
+
+    encoder   the admitted encoder that serves: a candidate's name or `reference`
+    """
+
+    fingerprint: str
+    sha256: str
+    reference_version: str
+    verdict: Verdict
+    reason: str
+    rule: BoundaryRule
+    encoder: str
+    encoders: Mapping[str, EncoderVerdict] = field(default_factory=dict)
+    longest_entry_chars: int = 1
+
+    @property
+    def unsafe(self) -> Bools | None:
+        chosen = self.encoders.get(self.encoder)
+        return chosen.unsafe_points() if chosen else None
+
+    def to_bytes(self) -> bytes:
+        rule = self.rule
+        document = {
+            "format": COMPILED_FORMAT,
+            "deriver": DERIVER_VERSION,
+            "fingerprint": self.fingerprint,
+            "sha256": self.sha256,
+            "reference_version": self.reference_version,
+            "verdict": self.verdict.value,
+            "reason": self.reason,
+            "encoder": self.encoder,
+            "longest_entry_chars": self.longest_entry_chars,
+            "encoders": {
+                name: {**dataclasses.asdict(found), "verdict": found.verdict.value}
+                for name, found in sorted(self.encoders.items())
+            },
+            "rule": {
+                "kind": rule.kind,
+                "reason": rule.reason,
+                "detail": rule.detail,
+                "digest": rule.digest,
+                "left": _pack(rule.left),
+                "right": _pack(rule.right),
+                "table": [list(row) for row in rule.table],
+                "excluded": sorted(rule.excluded),
+                "adjacent": _pack(np.array(sorted(rule.adjacent), dtype="<u8").tobytes()),
+                "images": dict(rule.images),
+                "stages": [dataclasses.asdict(stage) for stage in rule.stages],
+            },
+        }
+        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+
+def from_bytes(data: bytes) -> CompiledSnapshot:
+    """Raises `StateCorrupt` (`compiled.*`) for anything `to_bytes` of this version didn't write."""
+    try:
+        document: dict[str, Any] = json.loads(data)
+        if document["format"] != COMPILED_FORMAT or document["deriver"] != DERIVER_VERSION:
+            raise StateCorrupt("compiled.other_version", "compiled by another version")
+        raw = document["rule"]
+        rule = seal(
+            BoundaryRule(
+                raw["kind"],
+                left=_unpack(raw["left"]),
+                right=_unpack(raw["right"]),
+                table=tuple(bytes(row) for row in raw["table"]),
+                excluded=frozenset(raw["excluded"]),
+                adjacent=frozenset(np.frombuffer(_unpack(raw["adjacent"]), dtype="<u8").tolist()),
+                images=raw["images"],
+                reason=raw["reason"],
+                detail=raw["detail"],
+                stages=tuple(StageSummary(**stage) for stage in raw["stages"]),
+            )
+        )
+        if rule.digest != raw["digest"]:
+            raise StateCorrupt("compiled.rule_digest", "the rule isn't the one that was written")
+        encoders = {
+            name: EncoderVerdict(
+                **{
+                    **found,
+                    "verdict": Verdict(found["verdict"]),
+                    "unsafe": tuple((int(first), int(last)) for first, last in found["unsafe"]),
+                }
+            )
+            for name, found in document["encoders"].items()
+        }
+        return CompiledSnapshot(
+            document["fingerprint"],
+            document["sha256"],
+            document["reference_version"],
+            Verdict(document["verdict"]),
+            document["reason"],
+            rule,
+            document["encoder"],
+            encoders,
+            int(document["longest_entry_chars"]),
+        )
+    except StateCorrupt:
+        raise
+    except (KeyError, TypeError, ValueError, zlib.error, OverflowError) as error:
+        raise StateCorrupt("compiled.malformed", "not a compiled snapshot") from error
+
+
+def save(compiled: CompiledSnapshot, directory: Path) -> Path:
+    """Write `<sha256 of the content>.compiled.json` and point `<fingerprint>.ref` at it; both by rename."""
+    data = compiled.to_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{digest}.compiled.json"
+    _write(path, data)
+    _write(directory / f"{compiled.fingerprint}.ref", digest.encode())
+    return path
+
+
+def load(directory: Path, fingerprint: str) -> CompiledSnapshot | None:
+    """The compiled snapshot on file for `fingerprint`; None if there is none. Raises `StateCorrupt` if damaged."""
+    try:
+        digest = (directory / f"{fingerprint}.ref").read_text().strip()
+        data = (directory / f"{digest}.compiled.json").read_bytes()
+    except FileNotFoundError:
+        return None
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise StateCorrupt("compiled.digest", "the file's content doesn't hash to its name")
+    compiled = from_bytes(data)
+    if compiled.fingerprint != fingerprint:
+        raise StateCorrupt("compiled.fingerprint", "the file is another snapshot's")
+    return compiled
+
+
+def _write(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def _pack(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 9)).decode()
+
+
+def _unpack(text: str) -> bytes:
+    unpacker = zlib.decompressobj()
+    data = unpacker.decompress(base64.b64decode(text, validate=True), 64 << 20)
+    if unpacker.unconsumed_tail:
+        raise ValueError("too large")
+    return data

@@ -1,0 +1,71 @@
+"""Candidate encoders: faster libraries behind the encoder protocol. Each serves only where admission found it exact.
+
+What they get is the core tokenizer of a snapshot (see `reference.core_document`), so what they'd do with added
+tokens, normalizers or templates never matters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import EncoderUnavailable
+from ..ports import Encoder, Ids
+
+
+class Gigatoken:
+    """The `gigatoken` library. Its cache of pieces grows without bound: see `guarded`."""
+
+    name = "gigatoken"
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        import gigatoken
+
+        self.version = f"gigatoken=={metadata.version('gigatoken')}"
+        self.encode: Callable[[str], Ids] = gigatoken.Tokenizer.from_json(
+            json.dumps(document, ensure_ascii=False)
+        ).backend.encode
+
+
+class Fastokens:
+    """The `fastokens` library, by its flat call: IDs come as one buffer of little-endian uint32."""
+
+    name = "fastokens"
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        import fastokens
+
+        self.version = f"fastokens=={metadata.version('fastokens')}"
+        self._encode = fastokens.Tokenizer.from_json_str(json.dumps(document, ensure_ascii=False)).encode_batch_flat
+
+    def encode(self, text: str) -> Ids:
+        return np.frombuffer(self._encode([text])[0], dtype=np.uint32)
+
+
+CANDIDATES: Mapping[str, Callable[[Mapping[str, Any]], Encoder]] = {"gigatoken": Gigatoken, "fastokens": Fastokens}
+"""In order of preference where several are exact."""
+
+
+def build_candidate(name: str, document: Mapping[str, Any]) -> Encoder:
+    """Raises `EncoderUnavailable` if the library isn't installed or refuses the tokenizer."""
+    try:
+        return CANDIDATES[name](document)
+    except KeyError:
+        raise EncoderUnavailable("encoder.unknown", f"no encoder is called {name!r}") from None
+    except ImportError as error:
+        raise EncoderUnavailable("encoder.not_installed", f"{name} isn't installed: {error}") from error
+    except BaseException as error:  # Rust panics aren't Exceptions
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        raise EncoderUnavailable("encoder.refuses", f"{name} refuses the tokenizer: {error}"[:400]) from None
+
+
+def encoder_version(name: str) -> str:
+    try:
+        return f"{name}=={metadata.version(name)}"
+    except metadata.PackageNotFoundError:
+        return f"{name} (not installed)"

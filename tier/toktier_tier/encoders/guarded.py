@@ -1,0 +1,101 @@
+"""A candidate encoder inside its limits: unsafe code points, exceptions and memory.
+
+Guarantees: whatever the candidate does, the answer is the reference's or one that admission vouches for. Text with
+an unsafe code point and every raised exception go to the reference, counted by reason. An encoder whose process
+memory grew past the budget is rebuilt off the request path and swapped in whole.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ..core.classes import Bools
+from ..ports import Encoder, Ids
+
+DEFAULT_MEMORY_BYTES = 1 << 30
+CHECK_EVERY_CHARS = 32 << 20
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    return int(Path("/proc/self/statm").read_bytes().split()[1]) * 4096
+
+
+class Guarded:
+    """`encode` for one position. Thread-safe.
+
+    unsafe     code points on which the candidate differs from the reference; None: there are none
+    fallbacks  counts by reason: `unsafe_code_point`, `encoder_exception`, `quarantined`; `rebuilt` counts rebuilds
+    """
+
+    def __init__(
+        self,
+        candidate: Encoder | None,
+        reference: Encoder,
+        unsafe: Bools | None = None,
+        *,
+        rebuild: Callable[[], Encoder] | None = None,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        resident: Callable[[], int] = resident_bytes,
+    ) -> None:
+        self._reference = reference.encode
+        self._unsafe = unsafe if unsafe is not None and unsafe.any() else None
+        self._rebuild, self._memory_bytes, self._resident = rebuild, memory_bytes, resident
+        self._fed_chars = 0
+        self._baseline = resident() if rebuild else 0
+        self._rebuilding = threading.Lock()
+        self.fallbacks: Counter[str] = Counter()
+        self.name = candidate.name if candidate else reference.name
+        self.version = candidate.version if candidate else reference.version
+        self._fast: Callable[[str], Ids] | None = candidate.encode if candidate else None
+
+    def quarantine(self) -> None:
+        """Serve by the reference only, from the next call on."""
+        self._fast, self._rebuild = None, None
+        self.fallbacks["quarantined"] += 1
+
+    def encode(self, text: str) -> Ids:
+        fast = self._fast
+        if fast is None:
+            return self._reference(text)
+        if self._unsafe is not None and not text.isascii() and self._holds_unsafe(text):
+            self.fallbacks["unsafe_code_point"] += 1
+            return self._reference(text)
+        try:
+            ids = fast(text)
+        except BaseException as error:  # Rust panics aren't Exceptions
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            self.fallbacks["encoder_exception"] += 1
+            return self._reference(text)
+        self._fed_chars += len(text)
+        if self._fed_chars > CHECK_EVERY_CHARS:
+            self._watch_memory()
+        return ids
+
+    def _holds_unsafe(self, text: str) -> bool:
+        assert self._unsafe is not None
+        points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+        return bool(self._unsafe[points].any())
+
+    def _watch_memory(self) -> None:
+        self._fed_chars = 0
+        if self._rebuild is None or self._resident() - self._baseline <= self._memory_bytes:
+            return
+        if self._rebuilding.acquire(blocking=False):
+            threading.Thread(target=self._swap, args=(self._rebuild,), name="toktier-rebuild", daemon=True).start()
+
+    def _swap(self, rebuild: Callable[[], Encoder]) -> None:
+        try:
+            fresh = rebuild()
+            if self._fast is not None:  # not quarantined meanwhile
+                self._fast = fresh.encode
+                self.fallbacks["rebuilt"] += 1
+            self._baseline = self._resident()
+        finally:
+            self._rebuilding.release()

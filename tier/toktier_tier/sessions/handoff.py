@@ -1,0 +1,118 @@
+"""A session's state as bytes, and back: what a draining pod hands to the next owner.
+
+Layout: magic, 16-byte BLAKE2b of the rest, 4-byte length of a JSON header, the header, then per segment and for the
+tail its IDs (little-endian uint32) and its UTF-8 text where it is kept.
+
+Guarantees of `import_state`: the bytes are those that were exported (digest), for this very snapshot (fingerprint),
+every ID is in the vocabulary, and the tail encodes to the IDs that came with it (witness). With `verify_all`, every
+kept text is encoded again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+
+import numpy as np
+
+from ..core.errors import StateCorrupt
+from ..core.pipeline import Position
+from ..core.session import Segment, SessionState
+from ..tokenizer import TierTokenizer
+
+MAGIC = b"TKTSTATE1\n"
+MAX_STATE_BYTES = 1 << 30
+
+
+def export_state(state: SessionState, fingerprint: str) -> bytes:
+    tail = state.tail.encode("utf-8")
+    header = {
+        "fingerprint": fingerprint,
+        "revision": state.revision,
+        "keep_text": state.keep_text,
+        "segments": [
+            [s.bytes_, s.chars, len(s.ids), s.digest.hex() if s.digest is not None else None] for s in state.segments
+        ],
+        "tail": [len(tail), state.count],
+    }
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    parts = [struct.pack("<I", len(encoded)), encoded]
+    for segment in state.segments:
+        parts.append(segment.ids.astype("<u4").tobytes())
+        parts.append(segment.text or b"")
+    parts += [state.tail_ids.astype("<u4").tobytes(), tail]
+    body = b"".join(parts)
+    return MAGIC + hashlib.blake2b(body, digest_size=16).digest() + body
+
+
+def import_state(data: bytes, tokenizer: TierTokenizer, *, verify_all: bool = False) -> SessionState:
+    """Raises `StateCorrupt` (`handoff.*`)."""
+    start = len(MAGIC) + 16
+    if len(data) > MAX_STATE_BYTES or data[: len(MAGIC)] != MAGIC:
+        raise StateCorrupt("handoff.not_a_state", "not an exported session")
+    body = data[start:]
+    if hashlib.blake2b(body, digest_size=16).digest() != data[len(MAGIC) : start]:
+        raise StateCorrupt("handoff.digest", "the state was changed on the way")
+    try:
+        state = _read(body, tokenizer)
+    except StateCorrupt:
+        raise
+    except (KeyError, TypeError, ValueError, struct.error) as error:
+        raise StateCorrupt("handoff.malformed", "the state is malformed") from error
+    _verify(state, tokenizer, verify_all=verify_all)
+    return state
+
+
+def _read(body: bytes, tokenizer: TierTokenizer) -> SessionState:
+    (size,) = struct.unpack_from("<I", body)
+    header = json.loads(body[4 : 4 + size])
+    if header["fingerprint"] != tokenizer.fingerprint:
+        raise StateCorrupt("handoff.fingerprint", "the state belongs to another snapshot")
+    at = 4 + size
+
+    def take(length: int) -> bytes:
+        nonlocal at
+        if not isinstance(length, int) or length < 0 or at + length > len(body):
+            raise StateCorrupt("handoff.malformed", "the state is shorter than it says")
+        at += length
+        return body[at - length : at]
+
+    state = SessionState(keep_text=bool(header["keep_text"]))
+    segments: list[Segment] = []
+    for bytes_, chars, tokens, digest in header["segments"]:
+        ids = np.frombuffer(take(4 * tokens), dtype="<u4").astype(np.uint32)
+        text = take(bytes_) if state.keep_text else None
+        kept = bytes.fromhex(digest) if digest is not None else None
+        if (text is None) == (kept is None) or (text is not None and len(text.decode("utf-8")) != chars):
+            raise StateCorrupt("handoff.malformed", "a segment doesn't fit its header")
+        segments.append(Segment(text, kept, int(bytes_), int(chars), ids))
+    tail_bytes, tail_tokens = header["tail"]
+    tail_ids = np.frombuffer(take(4 * tail_tokens), dtype="<u4").astype(np.uint32)
+    tail = take(tail_bytes).decode("utf-8")
+    if at != len(body):
+        raise StateCorrupt("handoff.malformed", "the state is longer than it says")
+    state.adopt(segments, tail, tail_ids, int(header["revision"]))
+    return state
+
+
+def _verify(state: SessionState, tokenizer: TierTokenizer, *, verify_all: bool) -> None:
+    limit = tokenizer.reference.id_limit
+    for ids in [*(segment.ids for segment in state.segments), state.tail_ids]:
+        if len(ids) and int(ids.max()) >= limit:
+            raise StateCorrupt("handoff.unknown_id", "the state holds an ID outside the vocabulary")
+    encoder = tokenizer.text_encoder
+    if encoder is None:
+        if state.segments or state.tail_ids.tobytes() != tokenizer.encode_text(state.tail).tobytes():
+            raise StateCorrupt("handoff.witness", "the state's text doesn't give its IDs")
+        return
+    pieces: list[tuple[str, bytes, Position]] = [(state.tail, state.tail_ids.tobytes(), state.tail_position)]
+    if verify_all:
+        for index, segment in enumerate(state.segments):
+            position = Position.CONTINUATION if index else Position.TEXT_START
+            if segment.text is not None:
+                pieces.append((segment.text.decode("utf-8"), segment.ids.tobytes(), position))
+    for text, ids_bytes, position in pieces:
+        if encoder.encode(text, position).tobytes() != ids_bytes:
+            raise StateCorrupt("handoff.witness", "the state's text doesn't give its IDs")
+

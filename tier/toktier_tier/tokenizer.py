@@ -1,0 +1,100 @@
+"""One tokenizer, ready to serve: reference, rule, encoder and repair, put together as admission allows.
+
+Guarantee: `encode` and every session give the reference's IDs. What isn't admitted isn't used: without a compiled
+snapshot that fits exactly, and after `quarantine`, everything is encoded whole by the reference.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from .admission.compiled import CompiledSnapshot, Verdict
+from .core.errors import StateCorrupt
+from .core.pipeline import Position
+from .core.repair import Repairer, TemplateIds
+from .core.values import check_text
+from .encoders.assemble import Cores, build_text_encoder
+from .encoders.candidates import encoder_version
+from .encoders.reference import Reference
+from .ports import Ids, TextEncoder
+
+
+class TierTokenizer:
+    """A snapshot in service. Thread-safe.
+
+    repairer   None where every change costs a full encode: no rule, not admitted, or quarantined
+    """
+
+    def __init__(
+        self,
+        reference: Reference,
+        compiled: CompiledSnapshot,
+        *,
+        workers: int | None = None,
+        pool: ThreadPoolExecutor | None = None,
+    ) -> None:
+        check_fit(reference, compiled)
+        self.reference, self.compiled = reference, compiled
+        self.fingerprint = compiled.fingerprint
+        self.template = TemplateIds(reference.prefix_ids, reference.suffix_ids)
+        self.quarantined = False
+        self.cores: Cores | None = None
+        self.text_encoder: TextEncoder | None = None
+        self.repairer: Repairer | None = None
+        if compiled.verdict is not Verdict.ADMITTED:
+            return
+        workers = workers or os.cpu_count() or 1
+        if pool is None and workers > 1:
+            pool = ThreadPoolExecutor(workers - 1, thread_name_prefix="toktier-encode")
+        self.cores = Cores(reference, compiled.encoder, compiled.unsafe)
+        encoder = build_text_encoder(reference, compiled.rule, self.cores, pool=pool, workers=workers)
+        self.text_encoder = encoder
+        if compiled.rule.kind != "none":
+            self.repairer = Repairer(
+                fingerprint=self.fingerprint,
+                rule=compiled.rule,
+                encode=encoder.encode,
+                encode_chunks=encoder.encode_chunks,
+                overlap_chars=compiled.longest_entry_chars + 1,
+                template=self.template,
+            )
+
+    def encode(self, text: str) -> Ids:
+        """All IDs of `text`, template tokens included where the policy asks for them."""
+        template = self.template
+        body = self.encode_text(text)
+        if not template.prefix and not template.suffix:
+            return body
+        return np.concatenate(
+            [np.array(template.prefix, dtype=np.uint32), body, np.array(template.suffix, dtype=np.uint32)]
+        )
+
+    def encode_text(self, text: str) -> Ids:
+        """The IDs of `text` without template tokens, by the fastest admitted way."""
+        check_text(text)
+        if self.text_encoder is None:
+            return self.reference.encode_text(text)
+        chunks = self.text_encoder.encode_chunks(text, Position.TEXT_START)
+        return chunks[0][1] if len(chunks) == 1 else np.concatenate([ids for _, ids in chunks])
+
+    def quarantine(self) -> None:
+        """From now on the reference only, for as long as this object lives."""
+        self.quarantined = True
+        self.repairer, self.text_encoder = None, None
+        if self.cores is not None:
+            self.cores.quarantine()
+
+
+def check_fit(reference: Reference, compiled: CompiledSnapshot) -> None:
+    """Raises `StateCorrupt` (`compiled.*`) unless `compiled` was made for this snapshot and these libraries."""
+    snapshot = reference.snapshot
+    if compiled.fingerprint != snapshot.fingerprint:
+        raise StateCorrupt("compiled.fingerprint", "the compiled snapshot is another tokenizer's")
+    if compiled.reference_version != snapshot.reference_version:
+        raise StateCorrupt("compiled.reference", "the compiled snapshot was made with another reference")
+    chosen = compiled.encoders.get(compiled.encoder)
+    if chosen is not None and chosen.version != encoder_version(compiled.encoder):
+        raise StateCorrupt("compiled.encoder", "the admitted encoder is installed in another version")
