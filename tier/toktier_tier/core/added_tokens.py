@@ -94,48 +94,48 @@ class LiteralSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Exclusions:
-    """What added tokens forbid to a boundary between characters a and b (raw characters).
+class Forbidden:
+    """What added tokens forbid to a boundary between characters a and b.
 
-    pairs         (a, b) that stand inside a raw literal
-    image_pairs   (a, b) that stand inside a normalized literal, as the normalizer shows them
-    before        a must not be one of these; `after`: b must not be one of these
+    pairs           (a, b) that stand inside a literal
+    before, after   a must not be one of `before`, b not one of `after`
+    space_before, space_after   a (or b) must not be white space
     """
 
-    pairs: frozenset[str]
-    image_pairs: frozenset[str]
-    before: frozenset[str]
-    after: frozenset[str]
-    white_space_before: bool
-    white_space_after: bool
+    pairs: frozenset[str] = frozenset()
+    before: frozenset[str] = frozenset()
+    after: frozenset[str] = frozenset()
+    space_before: bool = False
+    space_after: bool = False
 
 
-def exclusions(
-    tokens: Iterable[AddedToken], normalize: Callable[[str], str], *, position_matters: bool
-) -> Exclusions:
-    """`position_matters`: text after a token is treated unlike a continuation, so no boundary may follow one."""
-    pairs: set[str] = set()
-    image_pairs: set[str] = set()
-    before: set[str] = set()
-    after: set[str] = set()
-    space_before = space_after = False
-    for token in tokens:
-        literals = {token.content, normalize(token.content)} if token.normalized else {token.content}
-        for literal in literals:
-            if not literal:
-                continue
-            inner = {literal[i : i + 2] for i in range(len(literal) - 1)}
-            if token.normalized:
-                image_pairs |= inner
-            else:
-                pairs |= inner
-            if token.single_word:
-                before.add(literal[-1])
-                after.add(literal[0])
-            if position_matters:
-                before.add(literal[-1])
-        space_before |= token.lstrip or (token.rstrip and position_matters)
-        space_after |= token.rstrip
-    return Exclusions(
-        frozenset(pairs), frozenset(image_pairs), frozenset(before), frozenset(after), space_before, space_after
+@dataclass(frozen=True, slots=True)
+class Exclusions:
+    """`raw` is about characters as they stand; `image` about characters as the normalizer shows them."""
+
+    raw: Forbidden
+    image: Forbidden
+
+
+def exclusions(tokens: Iterable[AddedToken], normalize: Callable[[str], str], *, position_matters: bool) -> Exclusions:
+    """`position_matters`: text after a token is treated unlike a continuation, so no boundary may follow one.
+
+    Raises `UnsupportedTokenizer` for a normalized token of which nothing is left: the reference then finds it
+    everywhere.
+    """
+    kept = [token for token in tokens if token.content]
+    raw = [(token, token.content) for token in kept if not token.normalized]
+    image = [(token, normalize(token.content)) for token in kept if token.normalized]
+    if not all(literal for _, literal in image):
+        raise UnsupportedTokenizer("added_tokens.empty_literal", "a normalized added token becomes the empty string")
+    return Exclusions(_forbidden(raw, position_matters), _forbidden(image, position_matters))
+
+
+def _forbidden(tokens: list[tuple[AddedToken, str]], position_matters: bool) -> Forbidden:
+    return Forbidden(
+        pairs=frozenset(literal[i : i + 2] for _, literal in tokens for i in range(len(literal) - 1)),
+        before=frozenset(literal[-1] for token, literal in tokens if token.single_word or position_matters),
+        after=frozenset(literal[0] for token, literal in tokens if token.single_word),
+        space_before=any(t.lstrip or (t.rstrip and position_matters) for t, _ in tokens),
+        space_after=any(t.rstrip for t, _ in tokens),
     )

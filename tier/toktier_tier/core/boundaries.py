@@ -31,7 +31,7 @@ from .classes import (
 from .errors import TierError, UnsupportedTokenizer
 from .follow import compute_follow
 from .pattern import Atom, Pattern, parse
-from .pipeline import Pipeline, PreTokenizerStep, literal_never_occurs
+from .pipeline import Pipeline, PreTokenizerStep
 
 MAX_CLASSES = 255
 
@@ -152,19 +152,20 @@ def derive_class_rule(pipeline: Pipeline, excluded: Exclusions, probe: Probe) ->
 
     Never raises for a tokenizer it can't handle: the answer is then a rule of kind `none` with the reason.
     """
+    if not any(step.cuts and step.kind != "bytes" for step in pipeline.pre_tokenizer):
+        return no_rule("rule.no_cuts", "the pre-tokenizer never cuts: the model sees the whole text as one piece")
     try:
         alphabet = normalized_alphabet(pipeline.normalizer, probe)
         stages, usable = _stages(pipeline, alphabet, probe)
-        if not stages:
-            return no_rule("rule.no_cuts", "the pre-tokenizer never cuts: the model sees the whole text as one piece")
         if not usable:
             return no_rule("rule.prefix_after_cut", "a step that prefixes its text comes before every cut")
     except TierError as error:
         return no_rule(error.code, error.message)
     left_bits = _signatures(stages, usable, alphabet, side="left")
     right_bits = _signatures(stages, usable, alphabet, side="right")
-    left_ids, left_rows = _distinct(left_bits, alphabet.stable & ~_forbidden(excluded, probe, "before"))
-    right_ids, right_rows = _distinct(right_bits, alphabet.stable & ~_forbidden(excluded, probe, "after"))
+    before, after = forbidden_sides(excluded, alphabet, probe)
+    left_ids, left_rows = _distinct(left_bits, alphabet.stable & ~before)
+    right_ids, right_rows = _distinct(right_bits, alphabet.stable & ~after)
     table = _table(stages, usable, left_rows, right_rows)
     left_ids, right_ids, table = _merge_equal(left_ids, right_ids, table)
     if max(table.shape) > MAX_CLASSES:
@@ -178,7 +179,7 @@ def derive_class_rule(pipeline: Pipeline, excluded: Exclusions, probe: Probe) ->
             left=left_ids.astype(np.uint8).tobytes(),
             right=right_ids.astype(np.uint8).tobytes(),
             table=tuple(row.astype(np.uint8).tobytes() for row in table),
-            excluded=excluded.pairs | _preimages(excluded.image_pairs, alphabet),
+            excluded=excluded.raw.pairs | _preimages(excluded.image.pairs, alphabet),
             stages=summaries,
         )
     )
@@ -230,7 +231,7 @@ def _stages(pipeline: Pipeline, alphabet: Alphabet, probe: Probe) -> tuple[list[
             stages.append(_regex_stage(step, alphabet, probe))
         elif step.kind == "predicate":
             stages.append(_one_character_stage(step, alphabet, probe.predicate(step.source), step.joins))
-        elif not literal_never_occurs(step.source, pipeline.normalizer):
+        else:
             stages.append(_literal_stage(step, alphabet))
     return stages, list(range(len(stages) if deadline is None else deadline))
 
@@ -259,7 +260,9 @@ def _literal_stage(step: PreTokenizerStep, alphabet: Alphabet) -> _Stage:
 def _regex_stage(step: PreTokenizerStep, alphabet: Alphabet, probe: Probe) -> _Stage:
     pattern = parse(step.source)
     if step.joins != "none":
-        raise UnsupportedTokenizer("rule.merged_regex", f"{step.name} merges the matches of a pattern with their neighbours")
+        raise UnsupportedTokenizer(
+            "rule.merged_regex", f"{step.name} merges the matches of a pattern with their neighbours"
+        )
     _check_case_folding(pattern, probe)
     found = compute_follow(pattern)
     accepts = tuple(probe.members(atom.source) for atom in pattern.atoms)
@@ -353,21 +356,32 @@ def _merge_equal(
     columns, column_of = np.unique(rows.T, axis=0, return_inverse=True)
     row_of, column_of = row_of.ravel(), column_of.ravel()
     row_order = np.concatenate([[row_of[0]], [r for r in range(len(rows)) if r != row_of[0]]]).astype(np.intp)
-    column_order = np.concatenate(
-        [[column_of[0]], [c for c in range(len(columns)) if c != column_of[0]]]
-    ).astype(np.intp)
+    column_order = np.concatenate([[column_of[0]], [c for c in range(len(columns)) if c != column_of[0]]]).astype(
+        np.intp
+    )
     row_rank, column_rank = np.argsort(row_order), np.argsort(column_order)
     merged = columns.T[row_order][:, column_order]
     return row_rank[row_of[left]], column_rank[column_of[right]], merged
 
 
-def _forbidden(excluded: Exclusions, probe: Probe, side: Literal["before", "after"]) -> Bools:
-    chars = excluded.before if side == "before" else excluded.after
-    spaces = excluded.white_space_before if side == "before" else excluded.white_space_after
-    forbidden = probe.members(r"\s") | probe.predicate("white_space") if spaces else np.zeros(CODE_POINTS, dtype=bool)
-    forbidden = forbidden.copy()
-    forbidden[[ord(char) for char in chars]] = True
-    return forbidden
+def forbidden_sides(excluded: Exclusions, alphabet: Alphabet, probe: Probe) -> tuple[Bools, Bools]:
+    """Characters that added tokens forbid left and right of a boundary, as arrays over code points."""
+    before, after = np.zeros(CODE_POINTS, dtype=bool), np.zeros(CODE_POINTS, dtype=bool)
+    spaces = probe.members(r"\s") | probe.predicate("white_space")
+    raw, image = excluded.raw, excluded.image
+    before |= _char_set(raw.before, spaces if raw.space_before else None)
+    after |= _char_set(raw.after, spaces if raw.space_after else None)
+    before |= _char_set(image.before, spaces if image.space_before else None)[alphabet.last]
+    shown = _char_set(image.after, spaces if image.space_after else None)
+    after |= shown[alphabet.first]
+    np.logical_or.at(after, alphabet.right_sources, shown[alphabet.right_images])
+    return before, after
+
+
+def _char_set(chars: frozenset[str], spaces: Bools | None) -> Bools:
+    members = np.zeros(CODE_POINTS, dtype=bool) if spaces is None else spaces.copy()
+    members[[ord(char) for char in chars]] = True
+    return members
 
 
 def _preimages(image_pairs: frozenset[str], alphabet: Alphabet) -> frozenset[str]:
@@ -379,5 +393,7 @@ def _preimages(image_pairs: frozenset[str], alphabet: Alphabet) -> frozenset[str
         rights = np.union1d(
             np.flatnonzero(alphabet.first == v), alphabet.right_sources[alphabet.right_images == v].astype(np.intp)
         )
-        found.update(chr(a) + chr(b) for a in lefts for b in rights if not (0xD800 <= a < 0xE000 or 0xD800 <= b < 0xE000))
+        found.update(
+            chr(a) + chr(b) for a in lefts for b in rights if not (0xD800 <= a < 0xE000 or 0xD800 <= b < 0xE000)
+        )
     return frozenset(found)

@@ -168,7 +168,7 @@ class _Parser:
         char = self._peek()
         if char in ("*", "+", "?") and char:
             self.at += 1
-            return {"*": (0, None, False), "+": (1, None, False), "?": (0, 1, False)}[char]  # type: ignore[return-value]
+            return {"*": (0, None, False), "+": (1, None, False), "?": (0, 1, False)}[char]
         if char != "{":
             return None
         end = self.source.find("}", self.at)
@@ -216,7 +216,7 @@ class _Parser:
         if len(self.atoms) >= MAX_ATOMS:
             self._refuse("pattern.too_large", "too many atoms")
         if ignore_case:
-            if not source.isascii() or "\\x" in source[1:] and literal is None:
+            if not source.isascii() or ("\\x" in source[1:] and literal is None):
                 self._refuse("pattern.case_folding", "a non-ASCII class under (?i), which may fold to several")
             source = f"(?i:{source})"
         atom = Atom(len(self.atoms), source, literal, ignore_case)

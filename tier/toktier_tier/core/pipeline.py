@@ -80,9 +80,16 @@ GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 def parse_pipeline(normalizer: Json, pre_tokenizer: Json) -> Pipeline:
     """Raises `UnsupportedTokenizer` naming the component that isn't modelled."""
     normalizers = _flatten(normalizer, "normalizers")
-    pre_tokenizers = _flatten(pre_tokenizer, "pretokenizers")
+    steps = tuple(_normalizer_step(document) for document in normalizers)
+    _check_mix(steps)
+    pre_tokenizers = [
+        document for document in _flatten(pre_tokenizer, "pretokenizers") if not _never_fires(document, steps)
+    ]
+    for document in pre_tokenizers[1:]:
+        if document["type"] == "Metaspace" and _metaspace_scheme(document) == "first":
+            _refuse("pipeline.first_behind", "a Metaspace that prefixes the first piece only comes after another step")
     return Pipeline(
-        normalizer=tuple(_normalizer_step(document) for document in normalizers),
+        normalizer=steps,
         pre_tokenizer=tuple(step for document in pre_tokenizers for step in _pre_tokenizer_steps(document)),
         normalizer_documents={
             position: _sequence(
@@ -104,6 +111,23 @@ def literal_never_occurs(literal: str, normalizer: tuple[NormalizerStep, ...]) -
     written = "".join(str(s.document.get("content", "")) + str(s.document.get("prepend", "")) for s in normalizer)
     replaced = {step.literal for step in normalizer if len(step.literal) == 1}
     return any(char in replaced and char not in written for char in literal)
+
+
+def _never_fires(document: Mapping[str, Json], normalizer: tuple[NormalizerStep, ...]) -> bool:
+    """A split on a literal that the normalizer always replaces (Gemma's on " ") does nothing and is left out."""
+    if document["type"] == "CharDelimiterSplit":
+        return literal_never_occurs(document["delimiter"], normalizer)
+    literal = document["pattern"].get("String", "") if document["type"] == "Split" else ""
+    return literal_never_occurs(str(literal), normalizer)
+
+
+def _check_mix(steps: tuple[NormalizerStep, ...]) -> None:
+    """Refuse normalizers whose steps feed each other in ways that the locality conditions don't cover."""
+    acting = [step for step in steps if step.kind != "prepend"]
+    if len(acting) > 1 and any(step.kind == "unicode" for step in acting):
+        _refuse("pipeline.mixed_normalizer", "a Unicode normalization form is combined with other normalizers")
+    if len(acting) > 1 and any(len(step.literal) > 1 for step in acting):
+        _refuse("pipeline.mixed_normalizer", "the replacement of a longer literal is combined with other normalizers")
 
 
 def _refuse(code: str, what: str) -> NoReturn:
@@ -209,9 +233,7 @@ def _at_position(documents: list[Mapping[str, Json]], position: Position) -> lis
     if position is Position.TEXT_START or not documents:
         return list(documents)
     head = dict(documents[0])
-    if head["type"] == "Metaspace" and (
-        position is Position.CONTINUATION or _metaspace_scheme(head) == "first"
-    ):
+    if head["type"] == "Metaspace" and (position is Position.CONTINUATION or _metaspace_scheme(head) == "first"):
         head = {
             "type": "Metaspace",
             "replacement": head.get("replacement", "▁"),

@@ -70,7 +70,7 @@ class Repairer:
         encode: EncodeText,
         encode_chunks: EncodeChunks,
         overlap_chars: int,
-        template: TemplateIds = TemplateIds(),  # noqa: B008 (frozen)
+        template: TemplateIds = TemplateIds(),
     ) -> None:
         if rule.kind == "none":
             raise InvalidRequest("repair.no_rule", "repair needs a boundary rule")
@@ -102,7 +102,7 @@ class Repairer:
         encode = self._encode
         old = encode(tail[start:], where)
         kept = count - len(old)
-        if kept < 0 or state.tail_ids[kept:].tobytes() != old.tobytes():
+        if kept < 0 or (start == 0 and kept) or state.tail_ids[kept:].tobytes() != old.tobytes():
             raise WitnessMismatch("repair.witness_mismatch", "the window's old text doesn't give the stored IDs")
         if boundary == end:
             overlap = len(old)
@@ -179,17 +179,19 @@ class Repairer:
         else:
             kept = len(encode(region[: window.start], position)) if window.start else 0
         after = kept + len(old)
-        if kept < 0 or ids[kept:after].tobytes() != old.tobytes():
+        if kept < 0 or (window.start == 0 and kept) or ids[kept:after].tobytes() != old.tobytes():
             raise WitnessMismatch("repair.witness_mismatch", "the window's old text doesn't give the stored IDs")
         overlap = len(encode(region[window.start : window.boundary], where)) if window.boundary > window.start else 0
         overlap_after = (
-            len(encode(region[window.resume : window.stop], Position.CONTINUATION)) if window.stop > window.resume else 0
+            len(encode(region[window.resume : window.stop], Position.CONTINUATION))
+            if window.stop > window.resume
+            else 0
         )
         new_pieces = self._encode_window(edited[window.start : window.stop + shift], where)
         new = np.concatenate([ids for _, ids in new_pieces]) if new_pieces else old[:0]
         witness = old[:overlap].tobytes()
         if (
-            len(new) < overlap + overlap_after
+            min(len(old), len(new)) < overlap + overlap_after
             or new[:overlap].tobytes() != witness
             or new[len(new) - overlap_after :].tobytes() != old[len(old) - overlap_after :].tobytes()
         ):

@@ -174,7 +174,9 @@ class SessionState:
             self.tail, self._buffer, self.count, self.marks = tail, ids, len(ids), []
         fresh = [self._segment(text, ids) for text, ids in merged]
         stop = len(self.segments) if stop is None else stop
-        self._sealed_bytes += sum(s.memory_bytes for s in fresh) - sum(s.memory_bytes for s in self.segments[start:stop])
+        self._sealed_bytes += sum(s.memory_bytes for s in fresh) - sum(
+            s.memory_bytes for s in self.segments[start:stop]
+        )
         self.segments[start:stop] = fresh
         changed = self.segments[start:]
         self.chars_before[start:] = accumulate((s.chars for s in changed), initial=self.chars_before[start])

@@ -36,11 +36,13 @@ class SpecialTokenPolicy(Enum):
 class Snapshot:
     """A parsed tokenizer.json.
 
+    data       the file's own bytes: what the reference is built from
     model      type, every option with its default filled in, `vocab`, and `merges` as pairs
     pipeline   None if `unsupported` names a component that isn't modelled: serve by full encodes only
     notes      what was stripped and why, for the report
     """
 
+    data: bytes
     sha256: str
     fingerprint: str
     reference_version: str
@@ -95,7 +97,9 @@ def parse_snapshot(
     model = _parse_model(document["model"])
     added_tokens = _parse_added_tokens(document.get("added_tokens"))
     notes = tuple(
-        f"{key} stripped: the tier returns the whole text's IDs" for key in ("truncation", "padding") if document.get(key)
+        f"{key} stripped: the tier returns the whole text's IDs"
+        for key in ("truncation", "padding")
+        if document.get(key)
     )
     normalizer = _component(document, "normalizer", "normalizers")
     pre_tokenizer = _component(document, "pre_tokenizer", "pretokenizers")
@@ -106,7 +110,9 @@ def parse_snapshot(
     except UnsupportedTokenizer as error:
         unsupported = error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InvalidTokenizer("tokenizer.bad_component", "a component lacks a field or has one of wrong type") from error
+        raise InvalidTokenizer(
+            "tokenizer.bad_component", "a component lacks a field or has one of wrong type"
+        ) from error
     canonical = {
         "format": FINGERPRINT_FORMAT,
         "reference": reference_version,
@@ -121,6 +127,7 @@ def parse_snapshot(
         "chat_template": hashlib.sha256(chat_template).hexdigest() if chat_template is not None else None,
     }
     return Snapshot(
+        data=data,
         sha256=hashlib.sha256(data).hexdigest(),
         fingerprint=_digest(canonical),
         reference_version=reference_version,
@@ -233,13 +240,16 @@ def _is_id(value: Any) -> bool:
 
 
 def _parse_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    kind = model.get("type") or _infer_model_type(model)
+    kind = model.get("type", ...)
+    if kind is ...:
+        kind = _infer_model_type(model)
     if kind == "BPE":
         return _parse_bpe(model)
     if kind == "Unigram":
         vocab = model.get("vocab")
         if not isinstance(vocab, list) or not all(
-            isinstance(e, list) and len(e) == 2 and isinstance(e[0], str) and isinstance(e[1], int | float) for e in vocab
+            isinstance(e, list) and len(e) == 2 and isinstance(e[0], str) and isinstance(e[1], int | float)
+            for e in vocab
         ):
             _invalid("tokenizer.bad_vocab", "a Unigram vocabulary is a list of [token, score]")
         return {
@@ -313,6 +323,8 @@ def _merges(merges: Any) -> list[list[str]]:
         _invalid("tokenizer.bad_merges", "merges is no list")
     pairs: list[list[str]] = []
     for entry in merges:
+        if isinstance(entry, str) and entry.startswith("#version"):
+            continue  # a header line, wherever it stands: the reference skips it
         pair = entry.split(" ") if isinstance(entry, str) else entry
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
             _invalid("tokenizer.bad_merges", "a merge is neither 'a b' nor [a, b]")

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from .added_tokens import Exclusions
-from .boundaries import BoundaryRule, no_rule, seal
-from .classes import CODE_POINTS, Bools, Probe, is_scalar
-from .pipeline import Pipeline, literal_never_occurs
+from .boundaries import BoundaryRule, forbidden_sides, no_rule, seal
+from .classes import CODE_POINTS, Alphabet, Bools, Probe, identity_alphabet, is_scalar, replaced_alphabet
+from .pipeline import Pipeline
 
 
 def byte_token(byte: int) -> str:
@@ -52,15 +52,14 @@ def derive_adjacency_rule(
     for token in vocabulary_strings(model):
         adjacent.update(ord(u) << 21 | ord(v) for u, v in zip(token, token[1:], strict=False))
     allowed = _symbols(model, images)
-    for pair in excluded.image_pairs:
-        adjacent.add(ord(pair[0]) << 21 | ord(pair[1]))
-    spaces = probe.predicate("white_space") | probe.members(r"\s")
+    adjacent.update(ord(pair[0]) << 21 | ord(pair[1]) for pair in excluded.image.pairs)
+    before, after = forbidden_sides(excluded, _alphabet(images), probe)
     return seal(
         BoundaryRule(
             "adjacency",
-            left=_without(allowed, excluded.before, spaces if excluded.white_space_before else None),
-            right=_without(allowed, excluded.after, spaces if excluded.white_space_after else None),
-            excluded=excluded.pairs,
+            left=(allowed & ~before).astype(np.uint8).tobytes(),
+            right=(allowed & ~after).astype(np.uint8).tobytes(),
+            excluded=excluded.raw.pairs,
             adjacent=frozenset(adjacent),
             images=images,
         )
@@ -89,8 +88,6 @@ def _refusal(pipeline: Pipeline, model: Mapping[str, Any]) -> tuple[str, str] | 
     for cut in pipeline.pre_tokenizer:
         if cut.kind == "metaspace" and not cut.cuts:
             continue
-        if cut.kind == "literal" and literal_never_occurs(cut.source, pipeline.normalizer):
-            continue
         return "rule.cutting_pre_tokenizer", f"{cut.name} may cut, so a piece isn't the whole text"
     byte_tokens = {byte_token(byte) for byte in range(256)}
     if any(left in byte_tokens or right in byte_tokens for left, right in model["merges"]):
@@ -113,9 +110,8 @@ def _symbols(model: Mapping[str, Any], images: Mapping[str, str]) -> Bools:
     return known
 
 
-def _without(allowed: Bools, chars: Iterable[str], spaces: Bools | None) -> bytes:
-    kept = allowed if spaces is None else allowed & ~spaces
-    kept = kept.copy()
-    kept[[ord(char) for char in chars]] = False
-    return kept.astype(np.uint8).tobytes()
-
+def _alphabet(images: Mapping[str, str]) -> Alphabet:
+    alphabet = identity_alphabet()
+    for char, image in images.items():
+        alphabet = replaced_alphabet(alphabet, char, image)
+    return alphabet

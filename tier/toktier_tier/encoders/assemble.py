@@ -10,7 +10,7 @@ from typing import Any
 from ..core.boundaries import BoundaryRule
 from ..core.classes import Bools, normalized_alphabet
 from ..core.errors import UnsupportedTokenizer
-from ..core.pipeline import Pipeline, Position, PreTokenizerStep, literal_never_occurs
+from ..core.pipeline import Pipeline, Position, PreTokenizerStep
 from ..ports import Encoder
 from .candidates import build_candidate
 from .guarded import DEFAULT_MEMORY_BYTES, Guarded
@@ -76,7 +76,7 @@ def rewrite_step(pipeline: Pipeline) -> tuple[bool, PreTokenizerStep | None]:
     for step in pipeline.pre_tokenizer:
         if step.kind == "metaspace" and not step.cuts and metaspace is None:
             metaspace = step
-        elif not (step.kind == "literal" and literal_never_occurs(step.source, pipeline.normalizer)):
+        else:
             return False, None
     return True, metaspace
 
@@ -86,9 +86,7 @@ def core_documents(reference: Reference) -> dict[Position, dict[str, Any]]:
     pipeline = _pipeline(reference)
     never_cuts, _ = rewrite_step(pipeline)
     return {
-        position: core_document(
-            reference.snapshot, None if never_cuts else pipeline.pre_tokenizer_documents[position]
-        )
+        position: core_document(reference.snapshot, None if never_cuts else pipeline.pre_tokenizer_documents[position])
         for position in Position
     }
 

@@ -43,6 +43,7 @@ class Guarded:
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         resident: Callable[[], int] = resident_bytes,
     ) -> None:
+        self.reference = reference
         self._reference = reference.encode
         self._unsafe = unsafe if unsafe is not None and unsafe.any() else None
         self._rebuild, self._memory_bytes, self._resident = rebuild, memory_bytes, resident
@@ -58,6 +59,10 @@ class Guarded:
         """Serve by the reference only, from the next call on."""
         self._fast, self._rebuild = None, None
         self.fallbacks["quarantined"] += 1
+
+    def replace(self, candidate: Encoder) -> None:
+        """Serve by another encoder from the next call on (campaigns and tests plant faulty ones)."""
+        self._fast, self._rebuild = candidate.encode, None
 
     def encode(self, text: str) -> Ids:
         fast = self._fast

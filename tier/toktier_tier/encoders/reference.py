@@ -18,7 +18,7 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 
 from ..core.added_tokens import AddedToken, CharacterTests
 from ..core.classes import CODE_POINTS, Bools, is_scalar
-from ..core.errors import InvalidPattern, InvalidTokenizer, UnsupportedTokenizer
+from ..core.errors import InvalidPattern, InvalidText, InvalidTokenizer, UnsupportedTokenizer
 from ..core.pipeline import Position
 from ..core.snapshot import Snapshot, SpecialTokenPolicy
 from ..ports import Ids
@@ -30,13 +30,18 @@ EMPTY.setflags(write=False)
 
 def load_tokenizer(document: dict[str, Any]) -> Any:
     """A `tokenizers.Tokenizer` of `document`; raises `InvalidTokenizer` with the reference's own words."""
-    text = json.dumps(document, ensure_ascii=False)
+    return _load_text(json.dumps(document, ensure_ascii=False))
+
+
+def _load_text(text: str) -> Any:
     try:
         return tokenizers.Tokenizer.from_str(text)
     except BaseException as error:  # a Rust panic isn't an Exception
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
-        raise InvalidTokenizer("tokenizer.reference_refuses", f"the reference refuses the file: {error}"[:500]) from None
+        raise InvalidTokenizer(
+            "tokenizer.reference_refuses", f"the reference refuses the file: {error}"[:500]
+        ) from None
 
 
 def core_document(snapshot: Snapshot, pre_tokenizer: Any) -> dict[str, Any]:
@@ -50,6 +55,17 @@ def core_document(snapshot: Snapshot, pre_tokenizer: Any) -> dict[str, Any]:
     }
 
 
+def _encode(tokenizer: Any, text: str, *, template: bool) -> Ids:
+    """Raises `InvalidText` where the reference itself can't encode (a model without an unknown token)."""
+    try:
+        ids = tokenizer.encode(text, add_special_tokens=template).ids
+    except BaseException as error:  # a Rust panic isn't an Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        raise InvalidText("text.reference_refuses", f"the reference can't encode this text: {error}"[:300]) from None
+    return np.array(ids, dtype=np.uint32)
+
+
 class CoreReference:
     """The reference behind the encoder protocol: ordinary, already normalized text at one position."""
 
@@ -57,10 +73,10 @@ class CoreReference:
     version = REFERENCE_VERSION
 
     def __init__(self, document: dict[str, Any]) -> None:
-        self._encode = load_tokenizer(document).encode
+        self._tokenizer = load_tokenizer(document)
 
     def encode(self, text: str) -> Ids:
-        return np.array(self._encode(text, add_special_tokens=False).ids, dtype=np.uint32)
+        return _encode(self._tokenizer, text, template=False)
 
 
 class Reference:
@@ -68,7 +84,9 @@ class Reference:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self.tokenizer = load_tokenizer(snapshot.document())
+        self.tokenizer = _load_text(snapshot.data.decode("utf-8"))
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
         self._template = snapshot.policy is SpecialTokenPolicy.TEMPLATE
         if type(self.tokenizer.model).__name__ != snapshot.model["type"]:
             raise InvalidTokenizer("tokenizer.model_type", "the reference reads the model as another type")
@@ -76,11 +94,11 @@ class Reference:
 
     def encode(self, text: str) -> Ids:
         """The full encode of a whole request, template tokens included where the policy asks for them."""
-        return np.array(self.tokenizer.encode(text, add_special_tokens=self._template).ids, dtype=np.uint32)
+        return _encode(self.tokenizer, text, template=self._template)
 
     def encode_text(self, text: str) -> Ids:
         """The full encode without template tokens."""
-        return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
+        return _encode(self.tokenizer, text, template=False)
 
     def added_tokens(self) -> tuple[AddedToken, ...]:
         """Added tokens under the IDs that the reference really gave them."""
@@ -122,6 +140,30 @@ class Reference:
         if len(common) != 1:
             raise UnsupportedTokenizer("tokenizer.template", "the post-processor isn't fixed tokens around the text")
         return common.pop()
+
+
+def pieces_of(reference: Reference) -> Callable[[str, Position], list[Any]]:
+    """What the model stage is given for a text without added tokens, by the reference's own pre-tokenizer.
+
+    Where the pre-tokenizer has no part in it (one piece is all), the pieces are the model's token IDs instead.
+    """
+    pipeline = reference.snapshot.pipeline
+    assert pipeline is not None
+    by_position: list[tuple[Any, Callable[[str], str] | None, Any]] = []
+    for position in Position:
+        document = pipeline.pre_tokenizer_documents[position]
+        tokenizer = load_tokenizer(core_document(reference.snapshot, document))
+        by_position.append((tokenizer.pre_tokenizer, reference.normalizer(position), tokenizer))
+    whole = not any(step.cuts and step.kind != "bytes" for step in pipeline.pre_tokenizer)
+
+    def pieces(text: str, position: Position) -> list[Any]:
+        splitter, normalize, tokenizer = by_position[position]
+        normalized = normalize(text) if normalize is not None else text
+        if whole or splitter is None:
+            return list(tokenizer.encode(normalized, add_special_tokens=False).ids)
+        return [piece for piece, _ in splitter.pre_tokenize_str(normalized)]
+
+    return pieces
 
 
 # --- questions about code points ------------------------------------------------------------------------------

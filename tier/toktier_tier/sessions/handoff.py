@@ -115,4 +115,3 @@ def _verify(state: SessionState, tokenizer: TierTokenizer, *, verify_all: bool) 
     for text, ids_bytes, position in pieces:
         if encoder.encode(text, position).tobytes() != ids_bytes:
             raise StateCorrupt("handoff.witness", "the state's text doesn't give its IDs")
-

