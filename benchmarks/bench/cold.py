@@ -22,8 +22,8 @@ from .texts import Chat, Texts
 from .timing import time_encodes
 
 MOST_WARM = 60
-MOST_OBJECTS = {PEER: 2, FASTOKENS: 2, REFERENCE: 1}
-"""The first two take seconds to load; the third is the same cold and warm."""
+MOST_OBJECTS = {PEER: 2, FASTOKENS: 2}
+"""They take seconds to load."""
 
 
 class Encodes(Protocol):
@@ -73,19 +73,21 @@ class _Contender:
     times_ns: dict[bool, list[int]] = field(default_factory=lambda: {False: [], True: []})
 
     def run(self, encodes: Encodes, expected: Ids, *, warm_s: float) -> None:
-        """One cold encode, then as many warm ones as fit into `warm_s`."""
-        begun = perf_counter()
-        for count, warm in ((1, False), (1, None), (0, True)):
-            if warm:  # by the one before, which isn't counted
-                count = max(1, min(MOST_WARM, int(warm_s / (perf_counter() - begun))))
+        """One cold encode, then as many warm ones as fit into `warm_s`; none if it is 0."""
+        self.times_ns[False] += self._encodes(encodes, 1, expected)
+        if warm_s:
             begun = perf_counter()
-            times, ids = encodes.encode(self.text, count)
-            if ids.tobytes() != expected.tobytes():
-                what = f"{self.kind} of {len(self.text):,} characters"
-                raise Unequal(f"{self.engine} gave other IDs than the reference: {what}")
-            if warm is not None:
-                self.times_ns[warm] += times
+            self._encodes(encodes, 1, expected)  # tells how long one takes, and isn't counted
+            count = int(warm_s / (perf_counter() - begun))
+            self.times_ns[True] += self._encodes(encodes, max(1, min(MOST_WARM, count)), expected)
         self.route = encodes.route
+
+    def _encodes(self, encodes: Encodes, count: int, expected: Ids) -> list[int]:
+        times, ids = encodes.encode(self.text, count)
+        if ids.tobytes() != expected.tobytes():
+            what = f"{self.kind} of {len(self.text):,} characters"
+            raise Unequal(f"{self.engine} gave other IDs than the reference: {what}")
+        return times
 
     def rows(self, work: str) -> list[Row]:
         extra: dict[str, object] = {"text": self.kind, "of_chars": self.of_chars}
@@ -94,7 +96,8 @@ class _Contender:
         if self.route:
             extra["route"] = self.route
         sizes = len(self.text), 0
-        return [row_of(work, self.engine, sizes, times, warm=warm, **extra) for warm, times in self.times_ns.items()]
+        found = [(warm, times) for warm, times in self.times_ns.items() if times]
+        return [row_of(work, self.engine, sizes, times, warm=warm, **extra) for warm, times in found]
 
 
 class ColdWorks:
@@ -124,10 +127,16 @@ class ColdWorks:
         expected = {text: self._engines.reference_ids(text) for text in {each.text for each in contenders}}
         for turn in range(self._plan.objects):
             for each in contenders:
-                if turn < MOST_OBJECTS.get(each.engine, self._plan.objects):
-                    warm_s = self._plan.cell_s / self._plan.objects
+                if turn < self._objects(each):
+                    # The reference is the same, cold and warm.
+                    warm_s = 0.0 if each.engine == REFERENCE else self._plan.cell_s / self._plan.objects
                     each.run(self._fresh(each), expected[each.text], warm_s=warm_s)
         return [row for each in contenders for row in each.rows(work)]
+
+    def _objects(self, each: _Contender) -> int:
+        if each.engine == TIER and each.workers != self._plan.workers[0]:
+            return 1
+        return min(MOST_OBJECTS.get(each.engine, self._plan.objects), self._plan.objects)
 
     def _fresh(self, each: _Contender) -> Encodes:
         if each.engine == PEER:

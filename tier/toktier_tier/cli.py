@@ -80,9 +80,7 @@ def _seconds(text: str) -> float:
 
 def _open(arguments: argparse.Namespace) -> Reference:
     data = load_source(arguments.source).data
-    snapshot = parse_snapshot(
-        data, reference_version=REFERENCE_VERSION, policy=SpecialTokenPolicy(arguments.policy)
-    )
+    snapshot = parse_snapshot(data, reference_version=REFERENCE_VERSION, policy=SpecialTokenPolicy(arguments.policy))
     return Reference(snapshot)
 
 
@@ -146,7 +144,8 @@ def _admit(arguments: argparse.Namespace, console: Console) -> int:
     unknown = sorted(set(names) - set(CANDIDATES))
     if unknown:
         raise InvalidRequest("encoder.unknown", f"no encoder is called {unknown[0]!r}")
-    corpus = [path.read_text(errors="replace") for path in sorted(arguments.corpus.glob("*.txt"))] if arguments.corpus else []
+    files = sorted(arguments.corpus.glob("*.txt")) if arguments.corpus else []
+    corpus = [path.read_text(errors="replace") for path in files]
     started = time.monotonic()
     reference = _open(arguments)
     admission = run_with_progress(
@@ -179,9 +178,7 @@ def run_with_progress(
         def tell(phase: str, done: float) -> None:
             bar.update(task, description=phase, completed=done)
 
-        return admit(
-            reference, budget_s=budget_s, seed=seed, candidates=candidates, corpus=corpus, progress=tell
-        )
+        return admit(reference, budget_s=budget_s, seed=seed, candidates=candidates, corpus=corpus, progress=tell)
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -199,7 +196,7 @@ def print_report(report: Report, console: Console) -> None:
         encoders.add_row(found.version or name, found.verdict.value, f"{unsafe:,}", f"{found.checks:,}", reason)
     console.print(encoders)
     colour = "green" if report.verdict is Verdict.ADMITTED else "yellow"
-    console.print(f"verdict [{colour}]{report.verdict.value}[/{colour}] {report.reason} · serving encoder {report.encoder}")
+    console.print(f"verdict [{colour}]{report.verdict.value}[/{colour}] {report.reason}, served by {report.encoder}")
 
 
 if __name__ == "__main__":

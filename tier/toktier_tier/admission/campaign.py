@@ -10,9 +10,12 @@ per candidate a probe of every code point, IDs, replayed sessions, and history; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +29,7 @@ from ..core.values import Patch
 from ..core.vocabulary import derive_adjacency_rule, longest_entry_chars
 from ..encoders.assemble import Cores, build_text_encoder, core_documents
 from ..encoders.candidates import CANDIDATES, build_candidate
-from ..encoders.reference import CoreReference, Reference, ReferenceProbe, class_members, pieces_of
+from ..encoders.reference import REFERENCE_VERSION, CoreReference, Reference, ReferenceProbe, class_members, pieces_of
 from ..ports import Encoder, Ids, TextEncoder
 from .compiled import CompiledSnapshot, EncoderVerdict, Verdict
 from .faults import ENCODER_FAULTS, plant_rule_fault
@@ -35,6 +38,8 @@ from .report import Phase, Report
 from .texts import Texts
 
 Progress = Callable[[str, float], None]
+ProbeCache = MutableMapping[str, dict[str, ProbeResult]]
+"""Probes by digest of the core tokenizer: files that differ in added tokens or template only share theirs."""
 
 SHORT_STRINGS_PER_S = 1_500
 CONTEXTS_PER_S = 60
@@ -58,6 +63,7 @@ class _Campaign:
     budget_s: float
     progress: Progress
     overlap_chars: int
+    probes: ProbeCache = field(default_factory=dict)
     phases: list[Phase] = field(default_factory=list)
 
     def count(self, per_second: float, share: float = 1.0) -> int:
@@ -94,6 +100,7 @@ def admit(
     corpus: Sequence[str] = (),
     progress: Progress | None = None,
     rule: BoundaryRule | None = None,
+    probes: ProbeCache | None = None,
 ) -> Admission:
     """Run the campaign; `rule` overrides the derived one (tests plant wrong ones).
 
@@ -104,6 +111,7 @@ def admit(
     rule = derive_rule(reference) if rule is None else rule
     overlap = longest_entry_chars(reference.snapshot.model) + 1
     campaign = _Campaign(reference, rule, Texts(reference.snapshot, rule, seed, corpus), budget_s, tell, overlap)
+    campaign.probes = {} if probes is None else probes
     if rule.kind == "none":
         return _conclude(campaign, Verdict.REFERENCE_ONLY, rule.reason, {}, seed)
     reference_cores = Cores(reference)
@@ -218,10 +226,8 @@ def check_ids(campaign: _Campaign, encoder: TextEncoder, name: str, count: int) 
         text = make(campaign.texts.between(1, 3_000))
         if index % 29 == 0:
             text = campaign.texts.mixed(40_000)
-        if index % 2:
-            ids = encoder.encode(text)
-        else:
-            ids = np.concatenate([ids for _, ids in encoder.encode_chunks(text)])
+        chunks = [(text, encoder.encode(text))] if index % 2 else encoder.encode_chunks(text)
+        ids = np.concatenate([ids for _, ids in chunks])
         phase.compare(ids.tobytes() == campaign.reference.encode_text(text).tobytes(), text)
     return phase
 
@@ -298,15 +304,23 @@ def _try_candidates(campaign: _Campaign, names: Sequence[str]) -> dict[str, Enco
         except EncoderUnavailable as error:
             verdicts[name] = EncoderVerdict(name, "", Verdict.REFERENCE_ONLY, f"{error.code}: {error.message}")
     if built:
-        probed = probe_encoders(
+        probed = _probe(campaign, document, built)
+        for name, candidate in built.items():
+            verdicts[name] = _judge(campaign, name, candidate.version, probed[name])
+    return {name: verdicts[name] for name in names}
+
+
+def _probe(campaign: _Campaign, document: dict[str, Any], built: dict[str, Encoder]) -> dict[str, ProbeResult]:
+    versions = [REFERENCE_VERSION, *(candidate.version for candidate in built.values())]
+    key = hashlib.sha256(json.dumps([document, versions], sort_keys=True).encode()).hexdigest()
+    if key not in campaign.probes:
+        campaign.probes[key] = probe_encoders(
             {name: candidate.encode for name, candidate in built.items()},
             CoreReference(document).encode,
             ~class_members(r"\p{Cn}"),
             partial(campaign.progress, "candidates: every code point"),
         )
-        for name, candidate in built.items():
-            verdicts[name] = _judge(campaign, name, candidate.version, probed[name])
-    return {name: verdicts[name] for name in names}
+    return campaign.probes[key]
 
 
 def _judge(campaign: _Campaign, name: str, version: str, probed: ProbeResult) -> EncoderVerdict:

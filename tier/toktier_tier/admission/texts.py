@@ -3,6 +3,7 @@
 Guarantee: the same seed, snapshot and rule give the same texts, whatever else ran before.
 """
 
+# ruff: noqa: E501, C409 (sample texts)
 from __future__ import annotations
 
 import random
@@ -15,26 +16,115 @@ from ..core.classes import CODE_POINTS, byte_characters
 from ..core.snapshot import Snapshot
 from ..core.vocabulary import vocabulary_strings
 
-NATURAL = """def tokenize(self, text: str) -> list[int]:
-    \"\"\"Return the ids of `text`; see RFC-2119, §4.2 (v0.23.3).\"\"\"
-    if not text.strip():\r\n\t\treturn []
-    return [self.vocab[t] for t in re.findall(r"\\w+|[^\\w\\s]", text)]  # don't, I'LL, we've, THEY'RE
-{"role": "tool", "content": "exit=0\\n\\t12:30:45,123 INFO  http://127.0.0.1:8080/a/b?c=d&e=%20 0xdeadbeef 1e-10", "n": null}
-<div class="row">  <p>It's 1,234,567.89 € — “quoted” … ½ ¾ x² H₂O № ™</p>\n\n\n</div>
-Все люди рождаются свободными и равными в своём достоинстве и правах. Όλοι οι άνθρωποι γεννιούνται ελεύθεροι.
-人人生而自由，在尊严和权利上一律平等。他们赋有理性和良心。すべての人間は、生まれながらにして自由であり。모든 인간은 태어날 때부터 자유로우며
-يولد جميع الناس أحرارًا متساوين في الكرامة والحقوق. כל בני אדם נולדו בני חורין. सभी मनुष्यों को गौरव और अधिकारों
-มนุษย์ทั้งหลายเกิดมามีอิสระ Tất cả mọi người sinh ra đều được tự do. Žmonės gimsta laisvi. İnsanlar özgür, ISTANBUL’da.
-e\u0301 n\u0303 o\u0308\u0304 A\u030a \u1100\u1161\u11a8 👩‍👩‍👧‍👦 🇩🇪🇫🇷 👍🏽 ❤️ ☃️ \u200b\u200d\ufeff\u00ad\u2028\u3000\u00a0 ﬁ ﬃ Ⅷ ㎏ ①
-===========  ----------  ////////  ......  ((((([[[[{{{{  \\\\\\\\  ______  ########   \t\t   \n \n  \n
-"""
-PIECES = (
-    "'s", "'S", "'ll", "'LL", "'re", "'t", "’s", "ſ", "K", "İ", " ", "  ", "   ", "\n", "\r\n", "\n\n", "\t", " \n", "\n ",
-    "\u00a0", "\u3000", "\u200b", "\u2028", "\x85", "\x0b", "\x1c", "\x00", "a", "B", "é", "e\u0301", "\u0301", "\u0338",
-    "=", "<", "/", "_", "▁", "1", "12", "1234", "²", "½", "٣", "。", "，", "、", "中", "文字", "の", "カ", "한", "\u1100",
-    "\u1161", "\u11a8", "ß", "ﬀ", "😀", "👍🏽", "\u200d", "\ufe0f", "\U0001f1e9", "\u0e01\u0e33", "\u093f", "\ufffd", "ⅷ", "ⓐ",
-    "()", "):", "({", "\"", "\\", "#", "-", "--", "...", "$", "€", "|", "<|", "|>", "\\s", "s", "<0x41>", "##", "[", "]",
-)  # fmt: skip
+NATURAL = (
+    'def tokenize(self, text: str) -> list[int]:\n    """Return the ids of `text`; see RFC-2119, §4.2 (v0.23.3)."""\n'
+    "    if not text.strip():\r\n\t\treturn []\n"
+    "    return [self.vocab[t] for t in re.findall(r\"\\w+|[^\\w\\s]\", text)]  # don't, I'LL, we've, THEY'RE\n"
+    '{"role": "tool", "content": "exit=0\\n\\t12:30:45,123 INFO http://127.0.0.1:8080/a/b?c=d&e=%20 0xdeadbeef 1e-10"}\n'
+    '<div class="row">  <p>It\'s 1,234,567.89 € — “quoted” … ½ ¾ x² H₂O № ™</p>\n\n\n</div>\n'
+    "Все люди рождаются свободными и равными в своём достоинстве. Όλοι οι άνθρωποι γεννιούνται ελεύθεροι.\n"
+    "人人生而自由，在尊严和权利上一律平等。すべての人間は、生まれながらにして自由であり。\n"
+    "모든 인간은 태어날 때부터 자유로우며 يولد جميع الناس أحرارًا متساوين في الكرامة والحقوق.\n"
+    "כל בני אדם נולדו בני חורין. सभी मनुष्यों को गौरव और अधिकारों มนุษย์ทั้งหลายเกิดมามีอิสระ\n"
+    "Tất cả mọi người sinh ra đều được tự do. Žmonės gimsta laisvi. İnsanlar özgür, ISTANBUL’da.\n"
+    "e\u0301 n\u0303 o\u0308\u0304 A\u030a \u1100\u1161\u11a8 \U0001f469\u200d\U0001f469\u200d\U0001f467 "
+    "\U0001f1e9\U0001f1ea\U0001f1eb\U0001f1f7 \U0001f44d\U0001f3fd ❤\ufe0f ☃ \u200b\u200d\ufeff\u00ad\u2028\u3000\u00a0 ﬁ ﬃ Ⅷ ㎏ ①\n"
+    "===========  ----------  ////////  ......  ((((([[[[{{{{  \\\\\\\\  ______  ########   \t\t   \n \n  \n"
+)
+PIECES = tuple(
+    [
+        "'s",
+        "'S",
+        "'ll",
+        "'LL",
+        "'re",
+        "'t",
+        "’s",
+        "ſ",
+        "K",
+        "İ",
+        "a",
+        "B",
+        "é",
+        "=",
+        "<",
+        "/",
+        "_",
+        "▁",
+        "1",
+        "12",
+        "1234",
+        "²",
+        "½",
+        "٣",
+        "。",
+        "，",
+        "、",
+        "中",
+        "文字",
+        "の",
+        "カ",
+        "한",
+        "ß",
+        "ﬀ",
+        "ⅷ",
+        "ⓐ",
+        "()",
+        "):",
+        "({",
+        '"',
+        "\\",
+        "#",
+        "-",
+        "--",
+        "...",
+        "$",
+        "€",
+        "|",
+        "<|",
+        "|>",
+        "\\s",
+        "s",
+        "<0x41>",
+        "##",
+        "[",
+        "]",
+    ]
+) + tuple(
+    [
+        " ",
+        "  ",
+        "   ",
+        "\n",
+        "\r\n",
+        "\n\n",
+        "\t",
+        " \n",
+        "\n ",
+        "\xa0",
+        "\u3000",
+        "\u200b",
+        "\u2028",
+        "\x85",
+        "\x0b",
+        "\x1c",
+        "\x00",
+        "é",
+        "́",
+        "̸",
+        "ᄀ",
+        "ᅡ",
+        "ᆨ",
+        "😀",
+        "👍🏽",
+        "\u200d",
+        "️",
+        "🇩",
+        "กำ",
+        "ि",
+        "�",
+    ]
+)
 
 
 class Texts:

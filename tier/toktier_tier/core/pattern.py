@@ -262,7 +262,7 @@ class _Parser:
                 self._refuse("pattern.long_look_ahead", "a look-ahead that reads more than one character")
             del self.atoms[kept[0] :]
             return self._assertion(self.source[start : self.at])
-        self._refuse("pattern.unsupported", "an unknown group form")
+        return self._refuse("pattern.unsupported", "an unknown group form")
 
     def _close(self, node: Node) -> Node:
         if self._peek() != ")":

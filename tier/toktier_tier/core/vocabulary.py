@@ -8,6 +8,7 @@ The proof and its conditions are docs/decisions/0003-vocabulary-adjacency.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ def derive_adjacency_rule(
             images.setdefault(" ", cut.source)
     adjacent: set[int] = set()
     for token in vocabulary_strings(model):
-        adjacent.update(ord(u) << 21 | ord(v) for u, v in zip(token, token[1:], strict=False))
+        adjacent.update(ord(u) << 21 | ord(v) for u, v in pairwise(token))
     allowed = _symbols(model, images)
     adjacent.update(ord(pair[0]) << 21 | ord(pair[1]) for pair in excluded.image.pairs)
     before, after = forbidden_sides(excluded, _alphabet(images), probe)

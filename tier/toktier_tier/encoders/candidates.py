@@ -7,6 +7,7 @@ tokens, normalizers or templates never matters.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Any
@@ -15,6 +16,8 @@ import numpy as np
 
 from ..core.errors import EncoderUnavailable
 from ..ports import Encoder, Ids
+
+_FIRST_ENCODE = threading.Lock()
 
 
 class Gigatoken:
@@ -29,6 +32,8 @@ class Gigatoken:
         self.encode: Callable[[str], Ids] = gigatoken.Tokenizer.from_json(
             json.dumps(document, ensure_ascii=False)
         ).backend.encode
+        with _FIRST_ENCODE:
+            self.encode("first")  # 0.10.0 refuses concurrent calls ("Already borrowed") until one has returned
 
 
 class Fastokens:

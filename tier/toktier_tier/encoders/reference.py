@@ -52,6 +52,7 @@ def core_document(snapshot: Snapshot, pre_tokenizer: Any) -> dict[str, Any]:
         "normalizer": None,
         "pre_tokenizer": pre_tokenizer,
         "post_processor": None,
+        "decoder": None,
     }
 
 

@@ -133,9 +133,8 @@ class SnapshotEncoder:
             return lambda text: core(text) if (text := normalize(text)) else EMPTY
 
         def stretch(text: str) -> Ids:
-            if text.isascii() or self._is_settled(text):
-                return core(text)
-            text = normalize(text)
+            if not text.isascii():  # `settled` holds every ASCII character or is None
+                text = normalize_around(text, settled, normalize)
             return core(text) if text else EMPTY
 
         return stretch
@@ -143,8 +142,10 @@ class SnapshotEncoder:
     def _stretch(self, text: str, position: Position) -> Ids:
         """A nonempty stretch between raw added tokens, by every stage."""
         normalize = self._normalize[position]
-        if normalize is not None and not self._is_settled(text):
+        if normalize is not None and self._settled is None:
             text = normalize(text)
+        elif normalize is not None and self._settled is not None and not text.isascii():
+            text = normalize_around(text, self._settled, normalize)
         if not self._has_normalized:
             return self._piece(text, position)
         found = self._normalized.find(text)
@@ -161,13 +162,6 @@ class SnapshotEncoder:
             parts.append(self._piece(text[at:], position))
         return np.concatenate(parts)
 
-    def _is_settled(self, text: str) -> bool:
-        if self._settled is None:
-            return False
-        if text.isascii():
-            return True  # `settled` holds every ASCII character or is None
-        return bool(self._settled[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)].all())
-
     def _piece(self, text: str, position: Position) -> Ids:
         if not text:
             return EMPTY
@@ -177,6 +171,29 @@ class SnapshotEncoder:
             if self._rewrite_prefixes[position] and not text.startswith(rewrite.source):
                 text = rewrite.source + text
         return self._cores[position](text)
+
+
+def normalize_around(text: str, settled: Bools, normalize: Normalize) -> str:
+    """`normalize(text)`, asked only for the runs around characters that aren't settled.
+
+    A settled character is a starter that its form leaves alone and that joins with nothing to its left, so the
+    text may be cut before every settled one; what follows it may join with it and stays in one run with it.
+    """
+    unsettled = np.flatnonzero(~settled[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)])
+    if not len(unsettled):
+        return text
+    if 8 * len(unsettled) > len(text):
+        return normalize(text)
+    starts = np.flatnonzero(np.diff(unsettled, prepend=-2) > 1)
+    parts: list[str] = []
+    at = 0
+    for first, last in zip(unsettled[starts], unsettled[[*(starts[1:] - 1), -1]], strict=True):
+        begin = max(int(first) - 1, at)
+        parts.append(text[at:begin])
+        at = int(last) + 1
+        parts.append(normalize(text[begin:at]))
+    parts.append(text[at:])
+    return "".join(parts)
 
 
 def literal_normalizer(pipeline: Pipeline, position: Position) -> Normalize | None:

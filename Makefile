@@ -1,0 +1,43 @@
+# Every command makes its own environment in .venv; nothing is installed outside it and ~/.cache.
+VENV := .venv
+PY := $(VENV)/bin/python
+export PYTHONPATH := benchmarks
+
+.PHONY: demo test check bench tokenizers e2e fuzz format clean
+
+demo: $(VENV)/.ready  ## admit a real tokenizer, replay 300 agent turns, check every one (build/demo.json, .html)
+	$(PY) -m demo --out build
+
+test: $(VENV)/.ready  ## all tests
+	$(PY) -m catalog --ci
+	$(PY) -m pytest -q -n 2 --dist loadfile
+
+check: $(VENV)/.ready  ## lint, types, layers
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+bench: $(VENV)/.ready  ## side by side with the peers (build/bench.json)
+	$(PY) -m bench --out build
+
+tokenizers: $(VENV)/.ready  ## admit every tokenizer of the catalog (build/tokenizers.json)
+	$(PY) -m catalog --all
+	$(PY) -m tokenizers_table --out build
+
+e2e: $(VENV)/.ready  ## the built wheel in an environment of its own, by its command line
+	$(PY) -m pytest -q e2e
+
+fuzz: $(VENV)/.ready  ## the property tests again, with 50 times the examples
+	TOKTIER_EXAMPLES=50 $(PY) -m pytest -q -n 2 --dist loadfile --timeout 7200 tests/core tests/sessions
+
+format: $(VENV)/.ready
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:
+	rm -rf $(VENV) build
+
+$(VENV)/.ready: pyproject.toml .ci/environment
+	.ci/environment $(VENV)
+	touch $@
