@@ -20,8 +20,9 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from catalog import path_of
 from hypothesis import strategies as st
+
+from catalog import path_of
 from toktier_tier.admission.compiled import CompiledSnapshot, Verdict
 from toktier_tier.core import repair, session
 from toktier_tier.core.added_tokens import Exclusions, exclusions
@@ -372,9 +373,7 @@ def text_parts(tier: Tier, *, tokens: int = 40) -> list[str]:
     """Characters of every class, words, and pieces of added tokens, each group about equally likely."""
     special = snippets(tier.reference, tokens) or list(GENERAL)
     longest = max(len(GENERAL), len(WORDS), len(special))
-    return [
-        group[index % len(group)] for group in (GENERAL, WORDS, special) for index in range(longest)
-    ]
+    return [group[index % len(group)] for group in (GENERAL, WORDS, special) for index in range(longest)]
 
 
 def sample_text(chars: int, seed: int = 0) -> str:
@@ -393,4 +392,3 @@ def sample_text(chars: int, seed: int = 0) -> str:
 def same(left: Any, right: Any) -> bool:
     """`==` for arrays of IDs, dtype and all."""
     return left.dtype == right.dtype == np.uint32 and left.tobytes() == right.tobytes()
-

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from toktier_tier.core import boundaries
 from toktier_tier.core.added_tokens import exclusions
 from toktier_tier.core.boundaries import NO_RULE, BoundaryRule, derive_class_rule, no_rule, seal

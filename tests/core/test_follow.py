@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, normalizers, pre_tokenizers
+
 from toktier_tier.core.errors import InvalidPattern
 from toktier_tier.core.follow import Follow, compute_follow
 from toktier_tier.core.pattern import Pattern, parse
@@ -104,7 +105,9 @@ def test_alone_names_atoms_that_suffice_and_what_spoils_them(source: str, alone:
     assert found == alone
 
 
-@pytest.mark.parametrize("source", ["", "a?", "a*", "a|", "a*b*", "(?:a?)+", "(?=a)", "$", "a|$", "(?>a?)", "a{,3}", "a?(?!b)"])
+@pytest.mark.parametrize(
+    "source", ["", "a?", "a*", "a|", "a*b*", "(?:a?)+", "(?=a)", "$", "a|$", "(?>a?)", "a{,3}", "a?(?!b)"]
+)
 def test_a_pattern_that_can_match_nothing_is_refused(source: str) -> None:
     with pytest.raises(InvalidPattern) as caught:
         follow_of(source)
@@ -174,9 +177,7 @@ def check_pattern(source: str, text: str) -> None:
     found = reference_matches(source, text)
     for start, end in found:
         assert unexplained(pattern, follow, text[start:end]) == []
-    suffice = [
-        (pattern.atoms[i].source, [pattern.atoms[j].source for j in excluded]) for i, excluded in follow.alone
-    ]
+    suffice = [(pattern.atoms[i].source, [pattern.atoms[j].source for j in excluded]) for i, excluded in follow.alone]
     for start, char in enumerate(text):
         if any(accepts(atom, char) and not any(accepts(e, char) for e in spoiled) for atom, spoiled in suffice):
             assert reference_matches(source, text[start:])[:1] != []
@@ -224,7 +225,10 @@ def test_only_a_tainted_atom_cares_what_follows_the_match(source: str, text: str
     assert (0, end) in reference_matches(source, text[:end] + other + text[end + 1 :])[:1]
 
 
-@pytest.mark.parametrize("source", [GPT2_PATTERN, r"[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s+"])
+@pytest.mark.parametrize(
+    "source",
+    [GPT2_PATTERN, r"[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s+"],
+)
 def test_real_patterns_over_characters_of_every_class(source: str) -> None:
     pattern = parse(source)
     follow = compute_follow(pattern)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from toktier_tier.core.boundaries import NO_RULE
 from toktier_tier.core.errors import InvalidRequest, InvalidText, StateError, TierError
 from toktier_tier.core.pipeline import Position

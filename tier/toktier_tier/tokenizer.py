@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from .admission.compiled import CompiledSnapshot, Verdict
+from .core.classes import points_of
 from .core.errors import StateCorrupt
 from .core.pipeline import Position
 from .core.repair import Repairer, TemplateIds
@@ -50,7 +51,8 @@ class TierTokenizer:
         if pool is None and workers > 1:
             pool = ThreadPoolExecutor(workers - 1, thread_name_prefix="toktier-encode")
         self.cores = Cores(reference, compiled.encoder, compiled.unsafe)
-        encoder = build_text_encoder(reference, compiled.rule, self.cores, pool=pool, workers=workers)
+        settled = points_of(compiled.settled) if compiled.settled is not None else None
+        encoder = build_text_encoder(reference, compiled.rule, self.cores, settled=settled, pool=pool, workers=workers)
         self.text_encoder = encoder
         if compiled.rule.kind != "none":
             self.repairer = Repairer(

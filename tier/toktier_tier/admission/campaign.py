@@ -21,13 +21,14 @@ import numpy as np
 
 from ..core.added_tokens import exclusions
 from ..core.boundaries import BoundaryRule, derive_class_rule, no_rule
+from ..core.classes import Bools, ranges_of
 from ..core.errors import EncoderUnavailable, UnsupportedTokenizer
 from ..core.pipeline import Position
 from ..core.repair import Repairer, WitnessMismatch
 from ..core.session import SessionState
 from ..core.values import Patch
 from ..core.vocabulary import derive_adjacency_rule, longest_entry_chars
-from ..encoders.assemble import Cores, build_text_encoder, core_documents
+from ..encoders.assemble import Cores, build_text_encoder, core_documents, settled_points
 from ..encoders.candidates import CANDIDATES, build_candidate
 from ..encoders.reference import REFERENCE_VERSION, CoreReference, Reference, ReferenceProbe, class_members, pieces_of
 from ..ports import Encoder, Ids, TextEncoder
@@ -64,6 +65,7 @@ class _Campaign:
     progress: Progress
     overlap_chars: int
     probes: ProbeCache = field(default_factory=dict)
+    settled: Bools | None = None
     phases: list[Phase] = field(default_factory=list)
 
     def count(self, per_second: float, share: float = 1.0) -> int:
@@ -114,8 +116,9 @@ def admit(
     campaign.probes = {} if probes is None else probes
     if rule.kind == "none":
         return _conclude(campaign, Verdict.REFERENCE_ONLY, rule.reason, {}, seed)
+    campaign.settled = settled_points(reference)
     reference_cores = Cores(reference)
-    encoder = build_text_encoder(reference, rule, reference_cores)
+    encoder = build_text_encoder(reference, rule, reference_cores, settled=campaign.settled)
     campaign.phases.append(check_splits(campaign, campaign.count(SHORT_STRINGS_PER_S)))
     campaign.phases.append(check_contexts(campaign, encoder, campaign.count(CONTEXTS_PER_S)))
     campaign.phases.append(check_ids(campaign, encoder, "pipeline", campaign.count(CONTEXTS_PER_S, 0.5)))
@@ -143,6 +146,7 @@ def _conclude(
         encoder=exact[0] if exact else "reference",
         encoders=encoders,
         longest_entry_chars=campaign.overlap_chars - 1,
+        settled=ranges_of(campaign.settled) if campaign.settled is not None else None,
     )
     report = Report(
         snapshot=snapshot,
@@ -330,7 +334,7 @@ def _judge(campaign: _Campaign, name: str, version: str, probed: ProbeResult) ->
         )
     verdict = EncoderVerdict(name, version, Verdict.ADMITTED, "", probed.checks, 0, probed.unsafe)
     cores = Cores(campaign.reference, name, verdict.unsafe_points())
-    encoder = build_text_encoder(campaign.reference, campaign.rule, cores)
+    encoder = build_text_encoder(campaign.reference, campaign.rule, cores, settled=campaign.settled)
     phases = [
         check_ids(campaign, encoder, f"{name}: ids", campaign.count(CONTEXTS_PER_S, 0.5)),
         check_sessions(campaign, encoder, f"{name}: sessions", campaign.count(SESSIONS_PER_S)),
@@ -365,7 +369,7 @@ def _planted(campaign: _Campaign, encoder: TextEncoder) -> bool:
     """Plant every fault; whether one went uncaught."""
     phase = Phase("planted faults")
     cores = Cores(campaign.reference)
-    lying = build_text_encoder(campaign.reference, campaign.rule, cores)
+    lying = build_text_encoder(campaign.reference, campaign.rule, cores, settled=campaign.settled)
     for name, lie in ENCODER_FAULTS.items():
         for core in set(cores.by_position.values()):
             core.replace(_Liar(core.reference, lie))

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..core.boundaries import BoundaryRule, StageSummary, seal
-from ..core.classes import CODE_POINTS, Bools
+from ..core.classes import Bools, Ranges, points_of
 from ..core.errors import StateCorrupt
 
 COMPILED_FORMAT = "toktier-compiled/1"
@@ -45,15 +45,12 @@ class EncoderVerdict:
     reason: str = ""
     checks: int = 0
     divergences: int = 0
-    unsafe: tuple[tuple[int, int], ...] = ()
+    unsafe: Ranges = ()
 
     def unsafe_points(self) -> Bools | None:
         if not self.unsafe:
             return None
-        points = np.zeros(CODE_POINTS, dtype=bool)
-        for first, last in self.unsafe:
-            points[first : last + 1] = True
-        return points
+        return points_of(self.unsafe)
 
 
 @dataclass(frozen=True)
@@ -61,6 +58,7 @@ class CompiledSnapshot:
     """Everything a tier needs beside the tokenizer.json: verdict, rule, encoders.
 
     encoder   the admitted encoder that serves: a candidate's name or `reference`
+    settled   code points that the normalizer never changes or joins (see `SnapshotEncoder`); None: not applicable
     """
 
     fingerprint: str
@@ -72,6 +70,7 @@ class CompiledSnapshot:
     encoder: str
     encoders: Mapping[str, EncoderVerdict] = field(default_factory=dict)
     longest_entry_chars: int = 1
+    settled: Ranges | None = None
 
     @property
     def unsafe(self) -> Bools | None:
@@ -90,6 +89,7 @@ class CompiledSnapshot:
             "reason": self.reason,
             "encoder": self.encoder,
             "longest_entry_chars": self.longest_entry_chars,
+            "settled": self.settled,
             "encoders": {
                 name: {**dataclasses.asdict(found), "verdict": found.verdict.value}
                 for name, found in sorted(self.encoders.items())
@@ -143,7 +143,7 @@ def from_bytes(data: bytes) -> CompiledSnapshot:
                 **{
                     **found,
                     "verdict": Verdict(found["verdict"]),
-                    "unsafe": tuple((int(first), int(last)) for first, last in found["unsafe"]),
+                    "unsafe": _ranges(found["unsafe"]),
                 }
             )
             for name, found in document["encoders"].items()
@@ -158,11 +158,16 @@ def from_bytes(data: bytes) -> CompiledSnapshot:
             document["encoder"],
             encoders,
             int(document["longest_entry_chars"]),
+            _ranges(document["settled"]) if document["settled"] is not None else None,
         )
     except StateCorrupt:
         raise
     except (KeyError, TypeError, ValueError, zlib.error, OverflowError) as error:
         raise StateCorrupt("compiled.malformed", "not a compiled snapshot") from error
+
+
+def _ranges(raw: list[list[int]]) -> Ranges:
+    return tuple((int(first), int(last)) for first, last in raw)
 
 
 def save(compiled: CompiledSnapshot, directory: Path) -> Path:

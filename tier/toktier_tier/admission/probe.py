@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.classes import CODE_POINTS, Bools
+from ..core.classes import CODE_POINTS, Bools, Ranges, ranges_of
 from ..ports import Ids
 
 FRAME = "{0}.v 1{0}123 {0}'s\n{0}a"
@@ -34,7 +34,7 @@ Encode = Callable[[str], Ids]
 class ProbeResult:
     """`unsafe` as ranges (first, last); `checks` counts code points."""
 
-    unsafe: tuple[tuple[int, int], ...]
+    unsafe: Ranges
     checks: int
 
     @property
@@ -103,7 +103,7 @@ class _Probe:
             self._found += len(points)
 
     def result(self) -> ProbeResult:
-        return ProbeResult(_ranges(self._unsafe), self._checks)
+        return ProbeResult(ranges_of(self._unsafe), self._checks)
 
     def _differs(self, block: _Block, expected: bytes | None = None) -> bool:
         text = block.text()
@@ -118,8 +118,3 @@ class _Probe:
             return list(block.points)
         bad = [half for half in block.halves() if self._differs(half)]
         return [point for half in bad for point in self._take_apart(half)] if bad else list(block.points)
-
-
-def _ranges(points: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[tuple[int, int], ...]:
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], points, [False]]).astype(np.int8)))
-    return tuple((int(first), int(end) - 1) for first, end in zip(edges[::2], edges[1::2], strict=True))

@@ -34,6 +34,7 @@ from .pattern import Atom, Pattern, parse
 from .pipeline import Pipeline, PreTokenizerStep
 
 MAX_CLASSES = 255
+MAX_DISTINCT_ATOMS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,8 @@ def _sealed_none(reason: str, detail: str, stages: tuple[StageSummary, ...]) -> 
 
 def _sealed(rule: BoundaryRule) -> BoundaryRule:
     """The rule with its digest: SHA-256 over everything `holds` looks at."""
-    digest = hashlib.sha256(f"boundary-rule/1 {rule.kind} {rule.reason}\0".encode())
+    shape = [len(row) for row in rule.table]
+    digest = hashlib.sha256(f"boundary-rule/1 {rule.kind} {rule.reason} {shape} {len(rule.excluded)}\0".encode())
     digest.update(rule.left + rule.right + b"".join(rule.table))
     digest.update("\0".join(sorted(rule.excluded)).encode("utf-8", "surrogatepass"))
     digest.update(np.array(sorted(rule.adjacent), dtype="<u8").tobytes())
@@ -265,7 +267,9 @@ def _regex_stage(step: PreTokenizerStep, alphabet: Alphabet, probe: Probe) -> _S
         )
     _check_case_folding(pattern, probe)
     found = compute_follow(pattern)
-    accepts = tuple(probe.members(atom.source) for atom in pattern.atoms)
+    if len({atom.source for atom in pattern.atoms}) > MAX_DISTINCT_ATOMS:
+        raise UnsupportedTokenizer("pattern.too_large", f"more than {MAX_DISTINCT_ATOMS} distinct character classes")
+    accepts = tuple(_accepted(atom, probe) for atom in pattern.atoms)
     follow = np.zeros((len(accepts), len(accepts)), dtype=bool)
     for i, j in found.pairs:
         follow[i, j] = True
@@ -279,6 +283,14 @@ def _regex_stage(step: PreTokenizerStep, alphabet: Alphabet, probe: Probe) -> _S
         covered |= alone
     summary = StageSummary(step.name, step.source, len(accepts), int(covered.sum()))
     return _Stage(summary, alphabet, accepts, follow, tainted, covered, "edges")
+
+
+def _accepted(atom: Atom, probe: Probe) -> Bools:
+    if atom.literal is None or atom.ignore_case:
+        return probe.members(atom.source)
+    members = np.zeros(CODE_POINTS, dtype=bool)
+    members[ord(atom.literal)] = True
+    return members
 
 
 def _check_case_folding(pattern: Pattern, probe: Probe) -> None:

@@ -47,6 +47,22 @@ class Probe(Protocol):
         """What the snapshot's normalizer makes of `text` inside a text (as a continuation)."""
 
 
+Ranges = tuple[tuple[int, int], ...]
+"""Code points as ranges (first, last)."""
+
+
+def ranges_of(points: Bools) -> Ranges:
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], points, [False]]).astype(np.int8)))
+    return tuple((int(first), int(end) - 1) for first, end in zip(edges[::2], edges[1::2], strict=True))
+
+
+def points_of(ranges: Ranges) -> Bools:
+    points = np.zeros(CODE_POINTS, dtype=bool)
+    for first, last in ranges:
+        points[first : last + 1] = True
+    return points
+
+
 def is_scalar() -> Bools:
     valid = np.ones(CODE_POINTS, dtype=bool)
     valid[0xD800:0xE000] = False

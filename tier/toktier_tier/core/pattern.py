@@ -19,7 +19,7 @@ from .errors import InvalidPattern
 
 MAX_PATTERN_CHARS = 20_000
 MAX_DEPTH = 60
-MAX_ATOMS = 4_000
+MAX_ATOMS = 400
 
 
 @dataclass(frozen=True, slots=True)

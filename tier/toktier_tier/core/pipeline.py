@@ -67,10 +67,8 @@ class Pipeline:
     def position_matters(self) -> bool:
         """Whether a stretch that follows an added token is treated differently from a continuation."""
         after, inner = Position.AFTER_TOKEN, Position.CONTINUATION
-        return (
-            self.normalizer_documents[after] != self.normalizer_documents[inner]
-            or self.pre_tokenizer_documents[after] != self.pre_tokenizer_documents[inner]
-        )
+        documents = (self.normalizer_documents, self.pre_tokenizer_documents)
+        return any(bool(by_position[after] != by_position[inner]) for by_position in documents)
 
 
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -116,7 +114,7 @@ def literal_never_occurs(literal: str, normalizer: tuple[NormalizerStep, ...]) -
 def _never_fires(document: Mapping[str, Json], normalizer: tuple[NormalizerStep, ...]) -> bool:
     """A split on a literal that the normalizer always replaces (Gemma's on " ") does nothing and is left out."""
     if document["type"] == "CharDelimiterSplit":
-        return literal_never_occurs(document["delimiter"], normalizer)
+        return literal_never_occurs(str(document["delimiter"]), normalizer)
     literal = document["pattern"].get("String", "") if document["type"] == "Split" else ""
     return literal_never_occurs(str(literal), normalizer)
 

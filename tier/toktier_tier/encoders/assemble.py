@@ -107,10 +107,12 @@ def build_text_encoder(
     rule: BoundaryRule,
     cores: Cores,
     *,
+    settled: Bools | None = None,
     pool: ThreadPoolExecutor | None = None,
     workers: int = 1,
 ) -> SnapshotEncoder:
-    """Raises `UnsupportedTokenizer` for a snapshot without a modelled pipeline."""
+    """Raises `UnsupportedTokenizer` for a snapshot without a modelled pipeline. `settled`: see
+    `settled_points`; None normalizes every text."""
     pipeline = _pipeline(reference)
     _, rewrite = rewrite_step(pipeline)
     normalize: dict[Position, Normalize | None] = {}
@@ -125,7 +127,7 @@ def build_text_encoder(
         tests=character_tests(),
         cores={position: core.encode for position, core in cores.by_position.items()},
         normalize=normalize,
-        settled=settled_points(reference),
+        settled=settled,
         rewrite=rewrite,
         rewrite_prefixes=_rewrite_prefixes(pipeline, rewrite),
         normalize_literal=_whole_normalizer(reference),

@@ -169,6 +169,7 @@ def pieces_of(reference: Reference) -> Callable[[str, Position], list[Any]]:
 
 # --- questions about code points ------------------------------------------------------------------------------
 
+PROBE_BLOCK_POINTS = 1 << 15
 _POINTS = [*range(0xD800), *range(0xE000, CODE_POINTS)]
 _PREDICATES: dict[str, Callable[[], Any]] = {
     "numeric": lambda: pre_tokenizers.Digits(individual_digits=True),
@@ -192,7 +193,7 @@ def _from_compact(compact: Bools) -> Bools:
     return full
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)
 def class_members(source: str) -> Bools:
     """Code points that the one-character regex `source` matches, by the reference's own engine.
 
@@ -213,14 +214,20 @@ def class_members(source: str) -> Bools:
 def predicate_members(name: str) -> Bools:
     """Code points for which the predicate cuts (or removes) the character from a letter on either side."""
     splitter = _PREDICATES[name]()
+    kept, starts = _between_letters(splitter)
+    return _from_compact(~kept if name == "white_space" else starts & kept)
+
+
+def _between_letters(splitter: Any) -> tuple[Bools, Bools]:
+    """For each scalar value between letters: whether it's kept, and whether a piece starts at it."""
     kept = np.zeros(2 * len(_POINTS), dtype=bool)
     starts = np.zeros(2 * len(_POINTS), dtype=bool)
-    text = "".join("a" + chr(point) for point in _POINTS)
-    for _, (start, end) in splitter.pre_tokenize_str(text):
-        kept[start:end] = True
-        starts[start] = True
-    removed, cut = ~kept[1::2], starts[1::2]
-    return _from_compact(removed if name == "white_space" else cut & kept[1::2])
+    for block in range(0, len(_POINTS), PROBE_BLOCK_POINTS):
+        text = "".join("a" + chr(point) for point in _POINTS[block : block + PROBE_BLOCK_POINTS])
+        for _, (start, end) in splitter.pre_tokenize_str(text):
+            kept[2 * block + start : 2 * block + end] = True
+            starts[2 * block + start] = True
+    return kept[1::2], starts[1::2]
 
 
 @lru_cache(maxsize=64)
@@ -305,16 +312,12 @@ class ReferenceProbe:
 
 def character_tests() -> CharacterTests:
     """The added-token flags' own `\\w` and `\\s`: those of Rust's `regex`, which `Whitespace` also splits with."""
-    word, space = _flag_classes()
-    return CharacterTests(lambda char: bool(word[ord(char)]), lambda char: bool(space[ord(char)]))
+    return CharacterTests(
+        lambda char: bool(_flag_classes()[0][ord(char)]), lambda char: bool(_flag_classes()[1][ord(char)])
+    )
 
 
 @lru_cache(maxsize=1)
 def _flag_classes() -> tuple[Bools, Bools]:
-    splitter = pre_tokenizers.Whitespace()  # \w+|[^\w\s]+
-    kept = np.zeros(2 * len(_POINTS), dtype=bool)
-    starts = np.zeros(2 * len(_POINTS), dtype=bool)
-    for _, (start, end) in splitter.pre_tokenize_str("".join("a" + chr(point) for point in _POINTS)):
-        kept[start:end] = True
-        starts[start] = True
-    return _from_compact(kept[1::2] & ~starts[1::2]), _from_compact(~kept[1::2])
+    kept, starts = _between_letters(pre_tokenizers.Whitespace())  # \w+|[^\w\s]+
+    return _from_compact(kept & ~starts), _from_compact(~kept)
