@@ -572,13 +572,16 @@ for _scheme in ("always", "first", "never"):
             ),
         }
         for _name, (_normalizer, _pre_tokenizer) in _steps.items():
-            for _kind, _model in (("telltale", telltale("▁ab1")), ("sparse", bpe("▁ab1", [("▁", "a"), ("a", "b")]))):
-                SMALL[f"{_name} ({_scheme}, split={_cuts}), {_kind}"] = (
-                    tokenizer_json(
-                        _model, normalizer=_normalizer, pre_tokenizer=_pre_tokenizer, added=[token(500, "<s>")]
-                    ),
-                    ["a", "b", " ", "1", "<s>", "▁", "\n"],
-                )
+            # Where nothing cuts, a pair that merges is never a boundary: then few should.
+            SMALL[f"{_name} ({_scheme}, split={_cuts})"] = (
+                tokenizer_json(
+                    telltale("▁ab1") if _cuts else bpe("▁ab1", [("▁", "a"), ("a", "b")]),
+                    normalizer=_normalizer,
+                    pre_tokenizer=_pre_tokenizer,
+                    added=[token(500, "<s>")],
+                ),
+                ["a", "b", " ", "1", "<s>", "▁", "\n"],
+            )
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -722,10 +725,8 @@ def test_the_digest_covers_everything_that_holds_looks_at(family: str) -> None:
     ]
     if rule.table:
         changed.append({"table": (*rule.table[:-1], bytes(b ^ 1 for b in rule.table[-1]))})
-        # The same bytes in rows of another length are another table.
-        joined = b"".join(rule.table)
-        if len(joined) % 2 == 0:
-            changed.append({"table": (joined[: len(joined) // 2], joined[len(joined) // 2 :])})
+        # BUG: the same bytes in rows of another length are another table, but not another digest.
+        changed.append({"table": (b"".join(rule.table),)})
     for change in changed:
         digests.add(seal(dataclasses.replace(rule, **change)).digest)
     assert len(digests) == len(changed) + 1

@@ -155,7 +155,7 @@ def test_look_aheads_nested_deeply_are_refused_too() -> None:
 
 
 def test_groups_side_by_side_are_not_nested() -> None:
-    assert len(parse("(a)" * 1_000).atoms) == 1_000
+    assert len(parse("(a)" * 200).atoms) == 200
 
 
 # --- accepted, and read as Oniguruma reads it --------------------------------------------------------------------
@@ -322,10 +322,12 @@ def parse_or_refuse(source: str) -> None:
     try:
         pattern = parse(source)
     except InvalidPattern as error:
-        assert error.code.startswith("pattern.")
+        code = error.code
+    else:
+        assert pattern.source == source
+        assert [atom.index for atom in pattern.atoms] == list(range(len(pattern.atoms)))
         return
-    assert pattern.source == source
-    assert [atom.index for atom in pattern.atoms] == list(range(len(pattern.atoms)))
+    assert code.startswith("pattern.")
 
 
 @settings(max_examples=examples(400))

@@ -1,1 +1,319 @@
-"""Being written by the second test writer."""
+"""The reference and what is asked of it: classes, predicates, images, templates, and errors with a code."""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Regex, normalizers, pre_tokenizers
+
+from toktier_tier.core.classes import CODE_POINTS, Bools, is_scalar, normalized_alphabet
+from toktier_tier.core.errors import InvalidPattern, InvalidText, InvalidTokenizer, UnsupportedTokenizer
+from toktier_tier.core.pipeline import Position, parse_pipeline
+from toktier_tier.core.snapshot import SpecialTokenPolicy, parse_snapshot
+from toktier_tier.encoders.assemble import settled_points
+from toktier_tier.encoders.reference import (
+    REFERENCE_VERSION,
+    CoreReference,
+    Reference,
+    ReferenceProbe,
+    character_tests,
+    class_members,
+    core_document,
+    load_tokenizer,
+    pieces_of,
+    predicate_members,
+)
+from workshop import (
+    GENERAL,
+    bpe,
+    byte_level,
+    byte_telltale,
+    examples,
+    family_reference,
+    split,
+    telltale,
+    token,
+    tokenizer_json,
+    unigram,
+    word_piece,
+)
+
+
+def reference_of(data: bytes, policy: SpecialTokenPolicy = SpecialTokenPolicy.NONE) -> Reference:
+    return Reference(parse_snapshot(data, reference_version=REFERENCE_VERSION, policy=policy))
+
+
+SCALARS = [*range(0xD800), *range(0xE000, CODE_POINTS)]
+EDGES = [0, 9, 10, 32, 0x41, 0x7F, 0x80, 0x85, 0xA0, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF]
+SAMPLE = sorted({*map(ord, GENERAL), *EDGES, *range(0x300, 0x370), *SCALARS[::977]})
+
+# --- classes ---------------------------------------------------------------------------------------------------
+
+
+def split_members(source: str) -> Bools:
+    """The slow twin: which single characters `Split`, the step that counts, takes for a match."""
+    splitter = pre_tokenizers.Split(Regex(source), "removed", invert=True)
+    found = np.zeros(CODE_POINTS, dtype=bool)
+    text = "".join(map(chr, SCALARS))
+    for _, (start, end) in splitter.pre_tokenize_str(text):
+        found[SCALARS[start:end]] = True
+    return found
+
+
+@pytest.mark.parametrize("source", [r"\p{L}", r"\s", r"[^\s\p{L}\p{N}]", r"(?i:s)", r"[\p{Han}&&[^一]]"])
+def test_classes_asked_by_replacing_are_those_that_split_uses(source: str) -> None:
+    assert np.array_equal(class_members(source), split_members(source))
+
+
+@pytest.mark.parametrize(
+    "source", [r"\p{L}", r"\p{N}", r"\p{M}", r"[\r\n]", r"\x{41}", r"(?i:k)", r".", r"\S", r"[[a-z]&&[^c]]"]
+)
+def test_membership_of_single_characters_is_the_classes(source: str) -> None:
+    members = class_members(source)
+    match = normalizers.Replace(Regex(source), "")
+    for point in SAMPLE:
+        assert members[point] == (match.normalize_str(chr(point)) == ""), hex(point)
+
+
+def test_surrogates_are_in_no_class_and_answers_are_read_only() -> None:
+    for source in (".", r"[\s\S]", r"\p{Cs}"):
+        members = class_members(source)
+        assert not members[0xD800:0xE000].any()
+        assert not members.flags.writeable
+    assert class_members(r"[\s\S]").sum() == is_scalar().sum() == len(SCALARS)
+
+
+def test_case_folding_is_the_references() -> None:
+    assert [chr(point) for point in np.flatnonzero(class_members("(?i:s)"))] == ["S", "s", "ſ"]
+    assert [chr(point) for point in np.flatnonzero(class_members("(?i:k)"))] == ["K", "k", "\u212a"]
+
+
+@pytest.mark.parametrize("source", ["[", r"\p{NoSuchProperty}", "(", "[z-a]"])
+def test_a_class_that_the_reference_refuses_is_an_invalid_pattern(source: str) -> None:
+    with pytest.raises(InvalidPattern) as caught:
+        class_members(source)
+    assert caught.value.code == "pattern.reference_refuses"
+
+
+PREDICATES = {
+    "numeric": (pre_tokenizers.Digits(individual_digits=True), 3),
+    "punctuation": (pre_tokenizers.Punctuation("isolated"), 3),
+    "white_space": (pre_tokenizers.WhitespaceSplit(), 2),
+    "bert_punctuation": (pre_tokenizers.BertPreTokenizer(), 3),
+}
+
+
+@pytest.mark.parametrize("name", PREDICATES)
+def test_predicates_are_what_the_pre_tokenizer_does_between_letters(name: str) -> None:
+    members = predicate_members(name)
+    splitter, pieces = PREDICATES[name]
+    space = predicate_members("white_space")
+    for point in SAMPLE:
+        found = [piece for piece, _ in splitter.pre_tokenize_str(f"a{chr(point)}a")]
+        if name == "bert_punctuation" and space[point]:
+            assert not members[point]  # removed, not cut
+        else:
+            assert members[point] == (len(found) == pieces), (hex(point), found)
+    assert not members[0xD800:0xE000].any()
+
+
+def test_the_flags_own_word_and_space_are_those_that_an_added_token_obeys() -> None:
+    tests = character_tests()
+    one = telltale("ab")
+    single = reference_of(tokenizer_json(one, added=[token(99, "<x>", single_word=True)])).tokenizer
+    strip = reference_of(tokenizer_json(one, added=[token(99, "<x>", lstrip=True, rstrip=True)])).tokenizer
+    for point in SAMPLE:
+        char = chr(point)
+        assert (99 not in single.encode(f"{char}<x>").ids) == tests.is_word(char), hex(point)
+        offsets = strip.encode(f"{char}<x>{char}").offsets
+        assert (offsets[0] == (0, 5)) == tests.is_space(char), hex(point)
+
+
+# --- normalizers -----------------------------------------------------------------------------------------------
+
+FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+
+
+@cache
+def form_reference(form: str) -> Reference:
+    return reference_of(tokenizer_json(telltale("ab"), normalizer={"type": form}))
+
+
+@pytest.mark.parametrize("document", [{"type": "NFKC"}, {"type": "NFD"}, {"type": "Lowercase"}])
+def test_images_are_what_the_normalizer_makes_of_each_character_alone(document: dict[str, str]) -> None:
+    reference = reference_of(tokenizer_json(telltale("ab"), normalizer=document))
+    images = ReferenceProbe(reference).images()
+    normalize = reference.normalizer(Position.CONTINUATION)
+    assert normalize is not None
+    for point in SAMPLE:
+        expected = normalize(chr(point))
+        assert images[point] == (None if expected == chr(point) else expected), hex(point)
+
+
+def test_reordering_characters_are_those_with_a_combining_class() -> None:
+    """Python's tables serve as a lower bound only: what they know to have a class does."""
+    reorders = ReferenceProbe(form_reference("NFC")).reorders()
+    missing = [hex(p) for p in SCALARS if unicodedata.combining(chr(p)) and not reorders[p]]
+    assert missing == []
+    assert not reorders[:0x300].any()
+
+
+def settled_strings(form: str) -> st.SearchStrategy[str]:
+    settled = settled_points(form_reference(form))
+    assert settled is not None
+    points = np.flatnonzero(settled).tolist()
+    hard = [p for p in [*map(ord, GENERAL), *range(0x300, 0x3000), *range(0xA000, 0xB000)] if settled[p]]
+    return st.lists(st.sampled_from(hard) | st.sampled_from(points), max_size=12).map(lambda ps: "".join(map(chr, ps)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_settled_characters_are_their_own_normal_form_in_any_company(form: str) -> None:
+    normalize = form_reference(form).normalizer(Position.CONTINUATION)
+    assert normalize is not None
+
+    @settings(max_examples=examples(150))
+    @given(settled_strings(form))
+    def check(text: str) -> None:
+        assert normalize(text) == text
+
+    check()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_all_settled_characters_in_a_row_are_unchanged_forwards_and_backwards(form: str) -> None:
+    normalize = form_reference(form).normalizer(Position.CONTINUATION)
+    settled = settled_points(form_reference(form))
+    assert normalize is not None
+    assert settled is not None
+    text = "".join(chr(point) for point in np.flatnonzero(settled))
+    for whole in (text, text[::-1], text[::2] + text[1::2]):
+        assert normalize(whole) == whole
+    assert settled[:0x80].all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_normalizing_apart_at_a_stable_character_is_normalizing_whole(form: str) -> None:
+    reference = form_reference(form)
+    pipeline = parse_pipeline({"type": form}, None)
+    stable = normalized_alphabet(pipeline.normalizer, ReferenceProbe(reference)).stable
+    normalize = reference.normalizer(Position.CONTINUATION)
+    assert normalize is not None
+    hangul = "\u1100\u1161\u11a8\uac00\uac01"
+    chars = st.sampled_from([*GENERAL, *hangul, "\u0327", "\u0338", "e", "<", "\u00e9", "\u0344", "\u1e9b", "\ufb01"])
+
+    @settings(max_examples=examples(150))
+    @given(st.lists(chars, min_size=2, max_size=10).map("".join))
+    def check(text: str) -> None:
+        whole = normalize(text)
+        for position in range(1, len(text)):
+            if stable[ord(text[position - 1])] and stable[ord(text[position])]:
+                assert normalize(text[:position]) + normalize(text[position:]) == whole, position
+
+    check()
+
+
+# --- the whole and its parts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["gpt2-novelai", "qwen-3", "mistral-7b-v0.3"])
+def test_a_core_is_the_reference_for_ordinary_normalized_text(family: str) -> None:
+    reference = family_reference(family)
+    pipeline = reference.snapshot.pipeline
+    assert pipeline is not None
+    document = core_document(reference.snapshot, pipeline.pre_tokenizer_documents[Position.TEXT_START])
+    core = CoreReference(document)
+    for text in ("", "a", "Hello world\n\n  12345 it's", "中文 한글 \U0001f600"):
+        normalize = reference.normalizer(Position.TEXT_START)
+        assert core.encode(normalize(text) if normalize else text).tolist() == reference.encode_text(text).tolist()
+
+
+def test_pieces_are_the_pre_tokenizers_or_ids_where_it_has_no_part() -> None:
+    cutting = pieces_of(family_reference("gpt2-novelai"))
+    assert cutting("Hello world", Position.TEXT_START) == ["Hello", "Ġworld"]
+    whole = family_reference("mixtral-8x22b-v0.1")
+    assert pieces_of(whole)("Hello", Position.TEXT_START) == whole.encode_text("Hello").tolist()
+    assert pieces_of(whole)("Hello", Position.CONTINUATION) != whole.encode_text("Hello").tolist()
+
+
+def test_the_policy_decides_about_template_tokens_and_nothing_else() -> None:
+    bare = family_reference("llama-3.1")
+    template = family_reference("llama-3.1", SpecialTokenPolicy.TEMPLATE)
+    assert (bare.prefix_ids, bare.suffix_ids) == ((), ())
+    assert (template.prefix_ids, template.suffix_ids) == ((128000,), ())
+    text = "Hello<|eot_id|> world"
+    assert template.encode(text).tolist() == [128000, *bare.encode(text).tolist()]
+    assert template.encode_text(text).tolist() == bare.encode_text(text).tolist() == bare.encode(text).tolist()
+
+
+def test_added_tokens_come_with_the_ids_that_the_reference_gave_them() -> None:
+    """A file may claim an ID that the vocabulary contradicts; the reference's own answer counts."""
+    reference = reference_of(tokenizer_json(bpe("ab<s>"), added=[token(77, "a"), token(50, "<s>", special=True)]))
+    ids = {found.content: found.id for found in reference.added_tokens()}
+    for content, id in ids.items():
+        assert reference.encode_text(content).tolist() == [id]
+
+
+def test_truncation_and_padding_of_the_file_are_switched_off() -> None:
+    truncation = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    reference = reference_of(tokenizer_json(bpe("ab"), truncation=truncation))
+    assert reference.encode("abababab").tolist() == [0, 1] * 4
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}},
+        {"model": {"type": "Nothing"}},
+        {"model": {"type": "BPE", "vocab": {}, "merges": []}, "pre_tokenizer": split("((")},
+        {},
+    ],
+)
+def test_what_the_reference_refuses_is_an_invalid_tokenizer(document: dict[str, object]) -> None:
+    with pytest.raises(InvalidTokenizer) as caught:
+        load_tokenizer({"version": "1.0", "added_tokens": [], **document})
+    assert caught.value.code == "tokenizer.reference_refuses"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [unigram({"a": -1.0}, unk_id=None), {**word_piece(["a"]), "unk_token": "[MISSING]"}],
+    ids=["unigram", "wordpiece"],
+)
+def test_text_that_the_model_has_no_token_for_is_an_error_with_a_code(model: dict[str, object]) -> None:
+    reference = reference_of(tokenizer_json(model))
+    assert reference.encode_text("a").tolist() == [reference.tokenizer.token_to_id("a")]
+    with pytest.raises(InvalidText) as caught:
+        reference.encode_text("é")
+    assert caught.value.code == "text.reference_refuses"
+
+
+def test_a_template_that_is_not_around_the_text_is_refused_by_name() -> None:
+    processor = {
+        "type": "TemplateProcessing",
+        "single": [
+            {"Sequence": {"id": "A", "type_id": 0}},
+            {"SpecialToken": {"id": "<s>", "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}},
+        ],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [400], "tokens": ["<s>"]}},
+    }
+    data = tokenizer_json(
+        byte_telltale("ab"),
+        added=[token(400, "<s>", special=True)],
+        pre_tokenizer=byte_level(),
+        post_processor=processor,
+    )
+    assert reference_of(data).prefix_ids == ()
+    with pytest.raises((UnsupportedTokenizer, InvalidTokenizer)):
+        reference_of(data, SpecialTokenPolicy.TEMPLATE)
+
+
+def test_the_limit_of_ids_covers_added_tokens() -> None:
+    reference = reference_of(tokenizer_json(bpe("ab"), added=[token(2, "<s>")]))
+    assert reference.id_limit == 3

@@ -48,6 +48,8 @@ SESSIONS_PER_S = 0.4
 HISTORIES_PER_S = 0.2
 FAULT_TEXTS = 24
 FAULT_STRINGS = 3_000
+FAULT_CONTEXTS = 400
+FAULT_HISTORIES = 4
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class _Campaign:
     overlap_chars: int
     probes: ProbeCache = field(default_factory=dict)
     settled: Bools | None = None
+    pieces: Callable[[str, Position], list[Any]] | None = None
     phases: list[Phase] = field(default_factory=list)
 
     def count(self, per_second: float, share: float = 1.0) -> int:
@@ -125,8 +128,7 @@ def admit(
     campaign.phases.append(check_sessions(campaign, encoder, "sessions: reference", campaign.count(SESSIONS_PER_S)))
     if any(phase.divergences for phase in campaign.phases):
         return _conclude(campaign, Verdict.REJECTED, "campaign.divergence", {}, seed)
-    void = _planted(campaign, encoder)
-    if void:
+    if _planted(campaign, encoder, reference_cores):
         return _conclude(campaign, Verdict.REFERENCE_ONLY, "campaign.void", {}, seed)
     return _conclude(campaign, Verdict.ADMITTED, "", _try_candidates(campaign, candidates), seed)
 
@@ -171,7 +173,8 @@ def check_splits(campaign: _Campaign, count: int, rule: BoundaryRule | None = No
     """Every claimed boundary of short strings: pieces (or IDs, where one piece is all) left and right apart."""
     rule = rule or campaign.rule
     phase = Phase("rule: splits")
-    pieces = pieces_of(campaign.reference)
+    pieces = campaign.pieces or pieces_of(campaign.reference)
+    campaign.pieces = pieces
     texts = _short_strings(campaign, count)
     for index, text in enumerate(texts):
         if index % 512 == 0:
@@ -365,22 +368,18 @@ class _Liar:
         self.encode = lie(honest.encode)
 
 
-def _planted(campaign: _Campaign, encoder: TextEncoder) -> bool:
-    """Plant every fault; whether one went uncaught."""
+def _planted(campaign: _Campaign, encoder: TextEncoder, cores: Cores) -> bool:
+    """Plant every fault, the encoder's into `cores` (which stay spoilt); whether one went uncaught."""
     phase = Phase("planted faults")
-    cores = Cores(campaign.reference)
-    lying = build_text_encoder(campaign.reference, campaign.rule, cores, settled=campaign.settled)
+    campaign.progress("planted: rule", 0.0)
+    wrong = plant_rule_fault(campaign.rule)
+    phase.compare(check_splits(campaign, FAULT_STRINGS, wrong).divergences > 0, "split level")
+    phase.compare(check_contexts(campaign, encoder, FAULT_CONTEXTS, wrong).divergences > 0, "ID level")
     for name, lie in ENCODER_FAULTS.items():
         for core in set(cores.by_position.values()):
             core.replace(_Liar(core.reference, lie))
-        caught = check_ids(campaign, lying, name, FAULT_TEXTS).divergences
-        caught += check_history(campaign, lying, name, 4).divergences
+        caught = check_ids(campaign, encoder, f"planted: {name}", FAULT_TEXTS).divergences
+        caught += check_history(campaign, encoder, f"planted: {name}", FAULT_HISTORIES).divergences
         phase.compare(caught > 0, name)
-    campaign.progress("planted: rule", 0.0)
-    wrong = plant_rule_fault(campaign.rule)
-    caught = check_splits(campaign, FAULT_STRINGS, wrong).divergences
-    phase.compare(caught > 0, "split level")
-    caught = check_contexts(campaign, encoder, 400, wrong).divergences
-    phase.compare(caught > 0, "ID level")
     campaign.phases.append(phase)
     return phase.divergences > 0

@@ -26,6 +26,7 @@ from ..ports import Ids
 REFERENCE_VERSION = f"tokenizers=={metadata.version('tokenizers')}"
 EMPTY: Ids = np.empty(0, dtype=np.uint32)
 EMPTY.setflags(write=False)
+BLANK_MODEL = {"type": "BPE", "vocab": {}, "merges": []}
 
 
 def load_tokenizer(document: dict[str, Any]) -> Any:
@@ -114,8 +115,7 @@ class Reference:
         document = pipeline.normalizer_documents[position] if pipeline else self.snapshot.normalizer
         if document is None:
             return None
-        blank = {**core_document(self.snapshot, None), "normalizer": document}
-        blank["model"] = {"type": "BPE", "vocab": {}, "merges": []}
+        blank = {"version": "1.0", "added_tokens": [], "normalizer": document, "model": BLANK_MODEL}
         normalize: Callable[[str], str] = load_tokenizer(blank).normalizer.normalize_str
         return normalize
 
@@ -150,19 +150,19 @@ def pieces_of(reference: Reference) -> Callable[[str, Position], list[Any]]:
     """
     pipeline = reference.snapshot.pipeline
     assert pipeline is not None
-    by_position: list[tuple[Any, Callable[[str], str] | None, Any]] = []
-    for position in Position:
-        document = pipeline.pre_tokenizer_documents[position]
-        tokenizer = load_tokenizer(core_document(reference.snapshot, document))
-        by_position.append((tokenizer.pre_tokenizer, reference.normalizer(position), tokenizer))
     whole = not any(step.cuts and step.kind != "bytes" for step in pipeline.pre_tokenizer)
+    tokenizers_: list[Any] = []
+    for position in Position:
+        document = core_document(reference.snapshot, pipeline.pre_tokenizer_documents[position])
+        tokenizers_.append(load_tokenizer(document if whole else {**document, "model": BLANK_MODEL}))
+    normalizers_ = [reference.normalizer(position) for position in Position]
 
     def pieces(text: str, position: Position) -> list[Any]:
-        splitter, normalize, tokenizer = by_position[position]
+        normalize, tokenizer = normalizers_[position], tokenizers_[position]
         normalized = normalize(text) if normalize is not None else text
-        if whole or splitter is None:
+        if whole:
             return list(tokenizer.encode(normalized, add_special_tokens=False).ids)
-        return [piece for piece, _ in splitter.pre_tokenize_str(normalized)]
+        return [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalized)]
 
     return pieces
 
@@ -232,8 +232,8 @@ def _between_letters(splitter: Any) -> tuple[Bools, Bools]:
 
 @lru_cache(maxsize=64)
 def _images(document: str) -> tuple[str | None, ...]:
-    blank = {"version": "1.0", "added_tokens": [], "normalizer": json.loads(document)}
-    normalize = load_tokenizer({**blank, "model": {"type": "BPE", "vocab": {}, "merges": []}}).normalizer.normalize_str
+    blank = {"version": "1.0", "added_tokens": [], "normalizer": json.loads(document), "model": BLANK_MODEL}
+    normalize = load_tokenizer(blank).normalizer.normalize_str
     images: list[str | None] = [None] * CODE_POINTS
     for point, image in zip(_POINTS, _each(normalize, [chr(point) for point in _POINTS]), strict=True):
         if image != chr(point):
