@@ -20,9 +20,9 @@ from ..ports import Ids
 FRAME = "{0}.v 1{0}123 {0}'s\n{0}a"
 """Where a character's class shows in the IDs even though the character itself joins with nothing: what follows it
 is one token or two depending on whether the character is a letter, a digit, a symbol or space to the pattern."""
-UNASSIGNED_FRAME = "{0}.v{0}123 "
+UNASSIGNED_FRAME = "{0}.v {0}'s{0}123"
 """For what the reference knows as unassigned: a library with newer tables may take it for a letter or a digit."""
-EMPTY_PLANE_FRAME = "{0}.v"
+EMPTY_PLANE_FRAME = "{0}'s"
 """For the planes in which Unicode has assigned no characters (4 to 13) and those for private use (15 and 16)."""
 BLOCK_POINTS = {FRAME: 32, UNASSIGNED_FRAME: 128, EMPTY_PLANE_FRAME: 512}
 MAX_UNSAFE_POINTS = 20_000
