@@ -7,17 +7,19 @@ admitted, or the peer couldn't run: then nothing is shown or written.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from catalog import path_of
 from rich.console import Console
+
+from catalog import path_of
 
 from .appends import SessionWorks
 from .cold import ColdWorks
-from .engines import REFERENCE, Engines, NotAdmitted
+from .engines import REFERENCE, TIER, Engines, NotAdmitted
 from .peer_toktier import ENGINE as PEER
 from .peer_toktier import Peer, PeerFailed
 from .plan import ENGINES, Plan, full_plan, quick_plan
@@ -30,33 +32,37 @@ from .timing import keep_out_of_collections
 FAMILY = "qwen-3"
 """The one tokenizer that the peer and the catalog have in common."""
 ROOT = Path(__file__).parents[2]
-ADMISSION_S = 20.0
+ADMISSION_S = 10.0
 PLAIN_COLUMNS = 150
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.quick and options.write_results:
+        parser.error("a quick run has no results worth keeping")
     names = {*options.engines.split(","), REFERENCE}
     plan = (quick_plan if options.quick else full_plan)([name for name in ENGINES if name in names])
     console = Console() if sys.stdout.isatty() else Console(width=PLAIN_COLUMNS)
     options.output.unlink(missing_ok=True)
     try:
-        results, versions = measure(plan, options.compiled_dir, options.admission_s, Console(stderr=True))
+        results, facts = measure(plan, options.compiled_dir, options.admission_s, Console(stderr=True, log_path=False))
     except (Unequal, NotAdmitted, PeerFailed) as error:
         console.print(f"[bold red]nothing measured is shown:[/] {error}", highlight=False)
         return 1
     results.write(options.output)
     show(results, console)
     if options.write_results:
-        write_markdown(results, versions, ROOT / "benchmarks" / "RESULTS.md")
+        write_markdown(results, facts, ROOT / "benchmarks" / "RESULTS.md")
     return 0
 
 
 def measure(
     plan: Plan, compiled_dir: Path | None, admission_s: float, console: Console
 ) -> tuple[Results, dict[str, str]]:
-    """All rows of `plan`, and the versions at work. Raises `Unequal`, `NotAdmitted` and `PeerFailed`."""
+    """All rows of `plan`, and facts of the run (versions, load). Raises `Unequal`, `NotAdmitted` and `PeerFailed`."""
     rows: list[Row] = []
+    load = f"{os.getloadavg()[0]:.1f} before the run"
     tokenizer_json = path_of(FAMILY)
     with _step(console, "admission"):
         engines = Engines(tokenizer_json, compiled_dir=compiled_dir, budget_s=admission_s)
@@ -73,8 +79,9 @@ def measure(
                 states = _states(plan, engines, texts, console)
                 rows += _cold_rows(plan, engines, peer, texts, console)
             rows += _session_rows(plan, engines, peer, texts, alphabet, console)
-    versions = {"tokenizer": FAMILY, "peer": PEER, **engines.versions()}
-    return Results(rows, states), versions
+    engines.check_trusted()
+    facts = {"tokenizer": FAMILY, "peer": PEER, **engines.versions(), "tier's fallbacks": engines.fallbacks()}
+    return Results(rows, states), {**facts, "load average": f"{load}, {os.getloadavg()[0]:.1f} at its end"}
 
 
 def _texts(plan: Plan, *, ascii_only: bool) -> Texts:
@@ -107,7 +114,7 @@ def _session_rows(
         for delta, most in plan.deltas if alphabet == "agent" else plan.ascii_deltas:
             with _step(console, f"{alphabet}: append {delta:,} to {context:,}"):
                 rows += works.appends(context, delta, most)
-        if alphabet == "agent":
+        if alphabet == "agent" and plan.runs(TIER):
             with _step(console, f"{alphabet}: edit the tail of {context:,}"):
                 rows += works.edits(context, plan.deltas[0][1])
     return rows

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from toktier_tier.admission.compiled import Verdict
 from toktier_tier.app import open_tokenizer
 from toktier_tier.encoders.candidates import encoder_version
 from toktier_tier.ports import Ids
 from toktier_tier.tokenizer import TierTokenizer
+
+from .results import Unequal
 
 TIER, GIGATOKEN, FASTOKENS, REFERENCE = "tier", "gigatoken", "fastokens", "reference"
 WORKERS = os.cpu_count() or 1
@@ -67,6 +70,16 @@ class Engines:
             "gigatoken": encoder_version("gigatoken"),
             "fastokens": encoder_version("fastokens"),
         }
+
+    def check_trusted(self) -> None:
+        """Raises `Unequal` if the tier has stopped trusting its fast paths in the meantime."""
+        if self.tier.quarantined:
+            raise Unequal("a witness failed while the tier was measured, and it quarantined itself")
+
+    def fallbacks(self) -> str:
+        """How often the tier's encoder had to leave a text to the reference, by reason; `rebuilt` counts rebuilds."""
+        counts = self.tier.cores.fallbacks() if self.tier.cores is not None else {}
+        return ", ".join(f"{reason}: {count}" for reason, count in counts.items()) or "none"
 
     def fresh(self, engine: str, *, workers: int = WORKERS) -> FullEncoder:
         """An encoder object that has encoded nothing but one letter."""

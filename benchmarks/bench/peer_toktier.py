@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+
 from toktier_tier.ports import Ids
 from toktier_tier.sources import default_cache_dir
 

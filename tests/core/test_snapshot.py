@@ -417,8 +417,9 @@ def paths(document: Json, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]
 
 WRONG: list[Json] = [
     None, True, False, 0, -1, 1, 7, 1.5, 1e308, 1 << 31, 1 << 32, 1 << 64, -(1 << 64), 10**400, "", "a", "#version",
-    "\ud800", "a b", "Sequence", "Metaspace", "first", [], [None], [[]], ["a"], [["a", "b"]], [["a", 1]], {}, {"type": "BPE"},
-    {"type": None}, {"type": "Sequence"}, {"String": ""}, {"Regex": "("}, {"Regex": "(a|b)*"}, {"a": 0}, {"a": 1 << 40},
+    "\ud800", "a b", "Sequence", "Metaspace", "first", [], [None], [[]], ["a"], [["a", "b"]], [["a", 1]], {},
+    {"type": "BPE"}, {"type": None},
+    {"type": "Sequence"}, {"String": ""}, {"Regex": "("}, {"Regex": "(a|b)*"}, {"a": 0}, {"a": 1 << 40},
 ]  # fmt: skip
 
 FILES: list[Json] = [
@@ -427,7 +428,10 @@ FILES: list[Json] = [
     json.loads(
         tokenizer_json(
             word_piece(["a", "##b"]),
-            normalizer={**dict.fromkeys(("clean_text", "handle_chinese_chars", "lowercase"), True), "type": "BertNormalizer"},
+            normalizer={
+                **dict.fromkeys(("clean_text", "handle_chinese_chars", "lowercase"), True),
+                "type": "BertNormalizer",
+            },
             pre_tokenizer={"type": "BertPreTokenizer"},
         )
     ),

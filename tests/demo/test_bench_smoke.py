@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from bench import __main__ as program
 from bench.engines import Engines
 from toktier_tier.admission.compiled import save

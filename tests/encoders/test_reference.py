@@ -170,11 +170,14 @@ def test_characters_that_are_said_not_to_reorder_change_places_with_no_mark() ->
 
 
 def settled_strings(form: str) -> st.SearchStrategy[str]:
+    """Texts of characters that are settled always, with single ones between that are settled alone."""
     settled = settled_points(form_reference(form))
     assert settled is not None
-    points = np.flatnonzero(settled).tolist()
-    hard = [p for p in [*map(ord, GENERAL), *range(0x300, 0x3000), *range(0xA000, 0xB000)] if settled[p]]
-    return st.lists(st.sampled_from(hard) | st.sampled_from(points), max_size=12).map(lambda ps: "".join(map(chr, ps)))
+    hard = [*map(ord, GENERAL), *range(0x300, 0x3000), *range(0xA000, 0xB000)]
+    always = st.sampled_from([p for p in hard if settled.always[p]] + np.flatnonzero(settled.always).tolist()[::50])
+    alone = st.sampled_from(np.flatnonzero(settled.alone).tolist())
+    pair = st.tuples(always) | st.tuples(always, alone)
+    return st.lists(pair, max_size=9).map(lambda pairs: "".join(chr(point) for points in pairs for point in points))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -196,10 +199,11 @@ def test_all_settled_characters_in_a_row_are_unchanged_forwards_and_backwards(fo
     settled = settled_points(form_reference(form))
     assert normalize is not None
     assert settled is not None
-    text = "".join(chr(point) for point in np.flatnonzero(settled))
+    text = "".join(chr(point) for point in np.flatnonzero(settled.always))
     for whole in (text, text[::-1], text[::2] + text[1::2]):
         assert normalize(whole) == whole
-    assert settled[:0x80].all()
+    assert settled.always[:0x80].all()
+    assert not (settled.always & settled.alone).any()
 
 
 @pytest.mark.parametrize("form", FORMS)

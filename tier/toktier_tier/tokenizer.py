@@ -7,12 +7,12 @@ snapshot that fits exactly, and after `quarantine`, everything is encoded whole 
 from __future__ import annotations
 
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from .admission.compiled import CompiledSnapshot, Verdict
-from .core.classes import points_of
 from .core.errors import StateCorrupt
 from .core.pipeline import Position
 from .core.repair import Repairer, TemplateIds
@@ -42,6 +42,7 @@ class TierTokenizer:
         self.fingerprint = compiled.fingerprint
         self.template = TemplateIds(reference.prefix_ids, reference.suffix_ids)
         self.quarantined = False
+        self._quarantine_lock = threading.Lock()
         self.cores: Cores | None = None
         self.text_encoder: TextEncoder | None = None
         self.repairer: Repairer | None = None
@@ -51,8 +52,9 @@ class TierTokenizer:
         if pool is None and workers > 1:
             pool = ThreadPoolExecutor(workers - 1, thread_name_prefix="toktier-encode")
         self.cores = Cores(reference, compiled.encoder, compiled.unsafe)
-        settled = points_of(compiled.settled) if compiled.settled is not None else None
-        encoder = build_text_encoder(reference, compiled.rule, self.cores, settled=settled, pool=pool, workers=workers)
+        encoder = build_text_encoder(
+            reference, compiled.rule, self.cores, settled=compiled.settled_points(), pool=pool, workers=workers
+        )
         self.text_encoder = encoder
         if compiled.rule.kind != "none":
             self.repairer = Repairer(
@@ -77,17 +79,20 @@ class TierTokenizer:
     def encode_text(self, text: str) -> Ids:
         """The IDs of `text` without template tokens, by the fastest admitted way."""
         check_text(text)
-        if self.text_encoder is None:
+        encoder = self.text_encoder
+        if encoder is None:
             return self.reference.encode_text(text)
-        chunks = self.text_encoder.encode_chunks(text, Position.TEXT_START)
+        chunks = encoder.encode_chunks(text, Position.TEXT_START)
         return chunks[0][1] if len(chunks) == 1 else np.concatenate([ids for _, ids in chunks])
 
-    def quarantine(self) -> None:
-        """From now on the reference only, for as long as this object lives."""
-        self.quarantined = True
+    def quarantine(self) -> bool:
+        """From now on the reference only, for as long as this object lives; whether this call made it so."""
+        with self._quarantine_lock:
+            first, self.quarantined = not self.quarantined, True
         self.repairer, self.text_encoder = None, None
         if self.cores is not None:
             self.cores.quarantine()
+        return first
 
 
 def check_fit(reference: Reference, compiled: CompiledSnapshot) -> None:

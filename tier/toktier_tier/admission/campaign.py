@@ -21,7 +21,7 @@ import numpy as np
 
 from ..core.added_tokens import exclusions
 from ..core.boundaries import BoundaryRule, derive_class_rule, no_rule
-from ..core.classes import Bools, ranges_of
+from ..core.classes import Settled, ranges_of
 from ..core.errors import EncoderUnavailable, UnsupportedTokenizer
 from ..core.pipeline import Position
 from ..core.repair import Repairer, WitnessMismatch
@@ -67,7 +67,7 @@ class _Campaign:
     progress: Progress
     overlap_chars: int
     probes: ProbeCache = field(default_factory=dict)
-    settled: Bools | None = None
+    settled: Settled | None = None
     pieces: Callable[[str, Position], list[Any]] | None = None
     phases: list[Phase] = field(default_factory=list)
 
@@ -137,6 +137,7 @@ def _conclude(
     campaign: _Campaign, verdict: Verdict, reason: str, encoders: dict[str, EncoderVerdict], seed: int
 ) -> Admission:
     snapshot = campaign.reference.snapshot
+    settled = campaign.settled
     exact = [name for name, found in encoders.items() if found.verdict is Verdict.ADMITTED]
     compiled = CompiledSnapshot(
         fingerprint=snapshot.fingerprint,
@@ -148,7 +149,7 @@ def _conclude(
         encoder=exact[0] if exact else "reference",
         encoders=encoders,
         longest_entry_chars=campaign.overlap_chars - 1,
-        settled=ranges_of(campaign.settled) if campaign.settled is not None else None,
+        settled=(ranges_of(settled.always), ranges_of(settled.alone)) if settled is not None else None,
     )
     report = Report(
         snapshot=snapshot,

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..core.boundaries import BoundaryRule, StageSummary, seal
-from ..core.classes import Bools, Ranges, points_of
+from ..core.classes import Bools, Ranges, Settled, points_of
 from ..core.errors import StateCorrupt
 
 COMPILED_FORMAT = "toktier-compiled/1"
@@ -58,7 +58,7 @@ class CompiledSnapshot:
     """Everything a tier needs beside the tokenizer.json: verdict, rule, encoders.
 
     encoder   the admitted encoder that serves: a candidate's name or `reference`
-    settled   code points that the normalizer never changes or joins (see `SnapshotEncoder`); None: not applicable
+    settled   what the normalizer leaves as it is: `always` and `alone` of `core.classes.Settled`; None: not applicable
     """
 
     fingerprint: str
@@ -70,12 +70,15 @@ class CompiledSnapshot:
     encoder: str
     encoders: Mapping[str, EncoderVerdict] = field(default_factory=dict)
     longest_entry_chars: int = 1
-    settled: Ranges | None = None
+    settled: tuple[Ranges, Ranges] | None = None
 
     @property
     def unsafe(self) -> Bools | None:
         chosen = self.encoders.get(self.encoder)
         return chosen.unsafe_points() if chosen else None
+
+    def settled_points(self) -> Settled | None:
+        return Settled(*map(points_of, self.settled)) if self.settled is not None else None
 
     def to_bytes(self) -> bytes:
         rule = self.rule
@@ -158,7 +161,7 @@ def from_bytes(data: bytes) -> CompiledSnapshot:
             document["encoder"],
             encoders,
             int(document["longest_entry_chars"]),
-            _ranges(document["settled"]) if document["settled"] is not None else None,
+            _settled(document["settled"]),
         )
     except StateCorrupt:
         raise
@@ -168,6 +171,13 @@ def from_bytes(data: bytes) -> CompiledSnapshot:
 
 def _ranges(raw: list[list[int]]) -> Ranges:
     return tuple((int(first), int(last)) for first, last in raw)
+
+
+def _settled(raw: Any) -> tuple[Ranges, Ranges] | None:
+    if raw is None:
+        return None
+    always, alone = raw
+    return _ranges(always), _ranges(alone)
 
 
 def save(compiled: CompiledSnapshot, directory: Path) -> Path:

@@ -87,6 +87,19 @@ class Alphabet:
     right_images: Points
 
 
+@dataclass(frozen=True)
+class Settled:
+    """What a Unicode normalization form provably leaves as it is.
+
+    always   starters that the form leaves alone and that join with nothing to their left: a text of these is normal,
+             and any text may be cut before each of them
+    alone    characters that canonical ordering may move but nothing else touches: harmless between two `always`
+    """
+
+    always: Bools
+    alone: Bools
+
+
 def identity_alphabet() -> Alphabet:
     points = np.arange(CODE_POINTS, dtype=np.uint32)
     empty = np.empty(0, dtype=np.uint32)

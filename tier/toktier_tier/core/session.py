@@ -154,11 +154,11 @@ class SessionState:
 
     def seal(self) -> None:
         """Move the front of a long tail into a segment, at the last mark that leaves enough behind."""
+        if len(self.tail) <= TAIL_CHARS:
+            return
         limit = len(self.tail) - TAIL_KEEP_CHARS
         usable = [mark for mark in self.marks if mark[0] <= limit]
-        if len(self.tail) <= TAIL_CHARS or not usable:
-            return
-        chars, tokens = usable[-1]
+        chars, tokens = usable[-1] if usable else (0, 0)
         if chars < TAIL_KEEP_CHARS:
             return
         self._append_segment(self.tail[:chars], self._buffer[:tokens].copy())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,7 @@ class Reason(Enum):
     QUARANTINED = "snapshot.quarantined"
 
 
-@dataclass(frozen=True, slots=True)
-class Certificate:
+class Certificate(NamedTuple):
     """Why a patch is right. All positions are in characters of the text.
 
     Everything left of `boundary_chars` keeps its IDs because the rule named by `rule_digest` holds there, in the old

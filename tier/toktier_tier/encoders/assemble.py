@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..core.boundaries import BoundaryRule
-from ..core.classes import Bools, normalized_alphabet
+from ..core.classes import Bools, Settled, is_scalar
 from ..core.errors import UnsupportedTokenizer
 from ..core.pipeline import Pipeline, Position, PreTokenizerStep
 from ..ports import Encoder
@@ -29,6 +29,7 @@ class Cores:
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         wrap: Callable[[Encoder], Encoder] | None = None,
     ) -> None:
+        self.unsafe = unsafe
         self.by_position: dict[Position, Guarded] = {}
         for position, document in core_documents(reference).items():
             known = next((self.by_position[p] for p, d in _shared(reference, position) if p in self.by_position), None)
@@ -107,7 +108,7 @@ def build_text_encoder(
     rule: BoundaryRule,
     cores: Cores,
     *,
-    settled: Bools | None = None,
+    settled: Settled | None = None,
     pool: ThreadPoolExecutor | None = None,
     workers: int = 1,
 ) -> SnapshotEncoder:
@@ -125,7 +126,8 @@ def build_text_encoder(
         rule=rule,
         added_tokens=reference.added_tokens(),
         tests=character_tests(),
-        cores={position: core.encode for position, core in cores.by_position.items()},
+        cores=cores.by_position,
+        unsafe=cores.unsafe,
         normalize=normalize,
         settled=settled,
         rewrite=rewrite,
@@ -154,18 +156,16 @@ def _rewrite_prefixes(pipeline: Pipeline, rewrite: PreTokenizerStep | None) -> M
     return scheme
 
 
-def settled_points(reference: Reference) -> Bools | None:
-    """Code points that no Unicode normalization form changes or joins; None if any other step is at work.
-
-    A text of such characters only is its own normal form: each is a starter, decomposes and recomposes to itself,
-    and joins with nothing to its left.
-    """
+def settled_points(reference: Reference) -> Settled | None:
+    """What the normalizer leaves as it is, if it is one Unicode normalization form; None if it does anything else."""
     pipeline = _pipeline(reference)
     if not pipeline.normalizer or any(step.kind != "unicode" for step in pipeline.normalizer):
         return None
     probe = ReferenceProbe(reference)
-    settled = normalized_alphabet(pipeline.normalizer, probe).stable.copy()
-    for point, image in enumerate(probe.images()):
-        if image is not None:
-            settled[point] = False
-    return settled if settled[:0x80].all() else None
+    unchanged = is_scalar()
+    unchanged[[point for point, image in enumerate(probe.images()) if image is not None]] = False
+    joining = {ord(char) for decomposed in probe.decompositions() if decomposed for char in decomposed[1:]}
+    unchanged[list(joining)] = False
+    moving = probe.reorders()
+    settled = Settled(unchanged & ~moving, unchanged & moving)
+    return settled if settled.always[:0x80].all() else None

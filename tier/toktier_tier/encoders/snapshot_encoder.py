@@ -12,17 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core.added_tokens import AddedToken, CharacterTests, LiteralSet
 from ..core.boundaries import BoundaryRule
-from ..core.classes import Bools
+from ..core.classes import CODE_POINTS, Bools, Settled, is_scalar
 from ..core.pipeline import Pipeline, Position, PreTokenizerStep
 from ..ports import Ids
+from .guarded import Guarded
 
 CHUNK_CHARS = 8_192
 PARALLEL_CHARS = 65_536
+BATCH_CHUNKS = 4
 EMPTY: Ids = np.empty(0, dtype=np.uint32)
 EMPTY.setflags(write=False)
 
@@ -34,8 +38,9 @@ class SnapshotEncoder:
     """`ports.TextEncoder` for one snapshot. Thread-safe.
 
     cores       per position: what encodes a piece
+    unsafe      code points that the cores leave to the reference, None: none
     normalize   per position: the normalizer, None where there is none
-    settled     code points whose presence never makes the normalizer change a text; None: always normalize
+    settled     what the normalizer leaves as it is; None: always normalize
     rewrite     the Metaspace step when it never cuts (then it isn't left to the cores)
     pool        where chunks of large texts are encoded; None: in the calling thread
     """
@@ -46,9 +51,10 @@ class SnapshotEncoder:
         rule: BoundaryRule,
         added_tokens: tuple[AddedToken, ...],
         tests: CharacterTests,
-        cores: Mapping[Position, Encode],
+        cores: Mapping[Position, Guarded],
+        unsafe: Bools | None,
         normalize: Mapping[Position, Normalize | None],
-        settled: Bools | None,
+        settled: Settled | None,
         rewrite: PreTokenizerStep | None,
         rewrite_prefixes: Mapping[Position, bool],
         normalize_literal: Normalize,
@@ -63,7 +69,11 @@ class SnapshotEncoder:
         self._find = self._raw.find
         self._cores = [cores[position] for position in Position]
         self._normalize = [normalize[position] for position in Position]
-        self._settled = settled
+        if settled is not None:  # then it is one Unicode form, asked about short runs: few distinct ones
+            self._normalize = [_remembered(form) for form in self._normalize]
+        if settled is None and not any(normalize.values()):
+            settled = Settled(is_scalar(), np.zeros(CODE_POINTS, dtype=bool))
+        self._marks = _mark_points(settled, unsafe) if settled is not None else None
         self._rewrite, self._rewrite_prefixes = rewrite, [rewrite_prefixes[position] for position in Position]
         self._stretches = [self._shortest(position) for position in Position]
         self._token_ids: dict[int, Ids] = {}
@@ -72,6 +82,7 @@ class SnapshotEncoder:
             ids.setflags(write=False)
             self._token_ids[token.id] = ids
         self._pool, self._workers = pool, workers
+        self._batches = self._is_uniform() and self._cores[0].takes_many
 
     def encode(self, text: str, position: Position = Position.TEXT_START) -> Ids:
         """IDs of `text`, uint32, without the template's tokens."""
@@ -93,7 +104,11 @@ class SnapshotEncoder:
         """(chunk, ids) pairs whose chunks join to `text` and end at boundaries; large texts use all workers."""
         chunks = self.cut(text)
         positions = [position] + [Position.CONTINUATION] * (len(chunks) - 1)
-        if self._pool is None or self._workers < 2 or len(text) < PARALLEL_CHARS:
+        if self._batches and len(chunks) >= BATCH_CHUNKS:
+            results = self._encode_batch(chunks)
+            if results is not None:
+                return list(zip(chunks, results, strict=True))
+        if self._pool is None or self._workers < 2 or len(text) < PARALLEL_CHARS or self._batches:
             return [(chunk, self.encode(chunk, where)) for chunk, where in zip(chunks, positions, strict=True)]
         share = -(-len(chunks) // self._workers)
         shares = [range(start, min(start + share, len(chunks))) for start in range(0, len(chunks), share)]
@@ -106,6 +121,69 @@ class SnapshotEncoder:
         for other in others:
             results += other.result()
         return list(zip(chunks, results, strict=True))
+
+    def _encode_batch(self, chunks: list[str]) -> list[Ids] | None:
+        """Every chunk's IDs by one call of the core for all pieces between added tokens; None: do it one by one.
+
+        Only where a piece is encoded alike at every position. Chunks that hold what is unsafe are done apart.
+        """
+        pieces: list[str] = []
+        tokens: list[int] = []
+        token_at: list[int] = []  # the number of pieces before each token
+        ends: list[tuple[int, int]] = []  # pieces and tokens up to the end of each chunk
+        apart: dict[int, Ids] = {}
+        for index, chunk in enumerate(chunks):
+            known = len(pieces), len(tokens)
+            quiet = chunk.isascii() or self._is_quiet(chunk)
+            at = 0
+            for token, start, end in [*self._find(chunk), (-1, len(chunk), len(chunk))]:
+                if at < start:
+                    piece = chunk[at:start] if quiet else self._settle(chunk[at:start])
+                    if piece is None:
+                        apart[index] = self.encode(chunk, Position.CONTINUATION)
+                        del pieces[known[0] :], tokens[known[1] :], token_at[known[1] :]
+                        break
+                    pieces.append(piece)
+                if token >= 0:
+                    tokens.append(token)
+                    token_at.append(len(pieces))
+                at = end
+            ends.append((len(pieces), len(tokens)))
+        answer = self._cores[Position.CONTINUATION].encode_many_safe(pieces)
+        if answer is None:
+            return None
+        flat, offsets = answer
+        ids = np.insert(flat, offsets[token_at], np.array(tokens, dtype=np.uint32)) if tokens else flat
+        results: list[Ids] = []
+        begin = 0
+        for index, (piece_end, token_end) in enumerate(ends):
+            stop = int(offsets[piece_end]) + token_end
+            results.append(apart[index] if index in apart else ids[begin:stop])
+            begin = stop
+        return results
+
+    def _is_uniform(self) -> bool:
+        """Whether a piece is encoded alike at every position, by the core alone once its text is settled."""
+        if self._has_normalized or self._rewrite is not None or len({id(core) for core in self._cores}) > 1:
+            return False
+        return all(form is None for form in self._normalize) or self._marks is not None
+
+    def _is_quiet(self, text: str) -> bool:
+        """Whether neither the normalizer nor the guard has anything to do in `text`."""
+        assert self._marks is not None
+        found = self._marks[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)]
+        return not int(np.bitwise_or.reduce(found)) & ~ALONE and not _neighbours(found)
+
+    def _settle(self, text: str) -> str | None:
+        """A stretch as the core is to see it, normalized; None if it holds what is unsafe for the core."""
+        marks, normalize = self._marks, self._normalize[Position.CONTINUATION]
+        if text.isascii() or marks is None:
+            return text
+        found = marks[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)]
+        if normalize is not None and (int(np.bitwise_or.reduce(found)) & UNSETTLED or _neighbours(found)):
+            text = normalize_around(text, found, normalize)
+            found = marks[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)]
+        return None if text and int(np.bitwise_or.reduce(found)) & UNSAFE else text
 
     def cut(self, text: str, chunk_chars: int = CHUNK_CHARS) -> list[str]:
         """`text` in chunks of about `chunk_chars` characters that end at boundaries (one chunk if none is found)."""
@@ -124,28 +202,36 @@ class SnapshotEncoder:
 
     def _shortest(self, position: Position) -> Encode:
         """What encodes a nonempty stretch between raw added tokens, without the stages this snapshot lacks."""
-        normalize, core, settled = self._normalize[position], self._cores[position], self._settled
+        normalize, core, marks = self._normalize[position], self._cores[position], self._marks
         if self._has_normalized or self._rewrite is not None:
             return lambda text: self._stretch(text, position)
         if normalize is None:
-            return core
-        if settled is None:
-            return lambda text: core(text) if (text := normalize(text)) else EMPTY
+            return core.encode
+        encode = core.encode
+        if marks is None:
+            return lambda text: encode(text) if (text := normalize(text)) else EMPTY
 
         def stretch(text: str) -> Ids:
-            if not text.isascii():  # `settled` holds every ASCII character or is None
-                text = normalize_around(text, settled, normalize)
-            return core(text) if text else EMPTY
+            if text.isascii():
+                return core.encode_safe(text)
+            found = marks[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)]
+            seen = int(np.bitwise_or.reduce(found))
+            if not seen & ~ALONE and not _neighbours(found):
+                return core.encode_safe(text)
+            text = normalize_around(text, found, normalize)
+            return encode(text) if text else EMPTY
 
         return stretch
 
     def _stretch(self, text: str, position: Position) -> Ids:
         """A nonempty stretch between raw added tokens, by every stage."""
         normalize = self._normalize[position]
-        if normalize is not None and self._settled is None:
+        if normalize is not None and self._marks is None:
             text = normalize(text)
-        elif normalize is not None and self._settled is not None and not text.isascii():
-            text = normalize_around(text, self._settled, normalize)
+        elif normalize is not None and self._marks is not None and not text.isascii():
+            text = normalize_around(
+                text, self._marks[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)], normalize
+            )
         if not self._has_normalized:
             return self._piece(text, position)
         found = self._normalized.find(text)
@@ -170,27 +256,55 @@ class SnapshotEncoder:
             text = text.replace(" ", rewrite.source)
             if self._rewrite_prefixes[position] and not text.startswith(rewrite.source):
                 text = rewrite.source + text
-        return self._cores[position](text)
+        return self._cores[position].encode(text)
 
 
-def normalize_around(text: str, settled: Bools, normalize: Normalize) -> str:
+UNSETTLED, ALONE, UNSAFE = 1, 2, 4
+"""Marks of a character: the normalizer may act on it; only next to another such; unsafe for the core's encoder."""
+REMEMBERED_RUNS = 16_384
+REMEMBERED_CHARS = 8
+
+
+def _remembered(normalize: Normalize | None) -> Normalize | None:
+    if normalize is None:
+        return None
+    remember = lru_cache(maxsize=REMEMBERED_RUNS)(normalize)
+    return lambda text: remember(text) if len(text) <= REMEMBERED_CHARS else normalize(text)
+
+
+def _mark_points(settled: Settled, unsafe: Bools | None) -> NDArray[np.uint8]:
+    marks = np.where(settled.always, 0, np.where(settled.alone, ALONE, UNSETTLED)).astype(np.uint8)
+    if unsafe is not None:
+        marks[unsafe] |= UNSAFE
+    return marks
+
+
+def _neighbours(marks: NDArray[np.uint8]) -> bool:
+    """Whether two characters stand side by side that aren't settled."""
+    loose = (marks & (UNSETTLED | ALONE)) != 0
+    return bool((loose[1:] & loose[:-1]).any())
+
+
+def normalize_around(text: str, marks: NDArray[np.uint8], normalize: Normalize) -> str:
     """`normalize(text)`, asked only for the runs around characters that aren't settled.
 
-    A settled character is a starter that its form leaves alone and that joins with nothing to its left, so the
-    text may be cut before every settled one; what follows it may join with it and stays in one run with it.
+    A text may be cut before every settled character; what follows one may join with it and stays in one run with
+    it. A run of one character that is harmless alone is left as it is. `marks` are those of the text's characters.
     """
-    unsettled = np.flatnonzero(~settled[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)])
-    if not len(unsettled):
+    loose = np.flatnonzero(marks & (UNSETTLED | ALONE))
+    if not len(loose):
         return text
-    if 8 * len(unsettled) > len(text):
+    if 8 * len(loose) > len(text):
         return normalize(text)
-    starts = np.flatnonzero(np.diff(unsettled, prepend=-2) > 1)
+    starts = np.flatnonzero(np.diff(loose, prepend=-2) > 1)
+    firsts, lasts = loose[starts], loose[[*(starts[1:] - 1), -1]]
+    acting = (firsts != lasts) | (marks[firsts] & UNSETTLED != 0)
     parts: list[str] = []
     at = 0
-    for first, last in zip(unsettled[starts], unsettled[[*(starts[1:] - 1), -1]], strict=True):
-        begin = max(int(first) - 1, at)
+    for first, last in zip(firsts[acting].tolist(), lasts[acting].tolist(), strict=True):
+        begin = max(first - 1, at)
         parts.append(text[at:begin])
-        at = int(last) + 1
+        at = last + 1
         parts.append(normalize(text[begin:at]))
     parts.append(text[at:])
     return "".join(parts)

@@ -75,9 +75,11 @@ class SessionService:
         self.tokenizer = tokenizer
         self.keep_text = keep_text
         self.max_text_chars = max_text_chars
-        self._table: SessionTable[_Live] = SessionTable(budget_bytes=budget_bytes, ttl_s=ttl_s, clock=clock)
+        self._table: SessionTable[_Live] = SessionTable(
+            budget_bytes=budget_bytes, ttl_s=ttl_s, clock=clock, on_removal=_close
+        )
         self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[Route | Reason] = Counter()
         self._on_quarantine = on_quarantine
 
     # --- calls -------------------------------------------------------------------------------------------------
@@ -89,11 +91,9 @@ class SessionService:
         live = _Live(self._encode_anew(text))
         patch = self._whole(live.state, 0, Reason.OPENED)
         with self._lock:
-            previous = self._table.get(key)
-            if previous is not None:
-                previous.closed = True
             self._table.put(key, live, live.state.state_bytes())
-        return self._counted(patch)
+            self._count(patch)
+        return patch
 
     def append(self, tenant: str, session: str, delta: str, *, expected_revision: int | None = None) -> Patch:
         """Add `delta` at the end."""
@@ -101,10 +101,11 @@ class SessionService:
 
         def change(state: SessionState) -> Patch:
             self._check_length(state.chars + len(delta))
-            if self.tokenizer.repairer is None:
+            repairer = self.tokenizer.repairer
+            if repairer is None:
                 return self._rebuild(state, state.text() + delta)
             try:
-                return self.tokenizer.repairer.append(state, delta)
+                return repairer.append(state, delta)
             except WitnessMismatch:
                 return self._mistrust(state, lambda: state.text() + delta)
 
@@ -127,11 +128,11 @@ class SessionService:
             if not (isinstance(start, int) and isinstance(stop, int) and 0 <= start <= stop <= state.chars):
                 raise InvalidRequest("edit.out_of_range", "an edit lies within the text", text_chars=state.chars)
             self._check_length(state.chars - (stop - start) + len(replacement))
-            if self.tokenizer.repairer is None:
-                text = state.text()
-                return self._rebuild(state, text[:start] + replacement + text[stop:])
+            repairer = self.tokenizer.repairer
+            if repairer is None:
+                return self._rebuild(state, _edited(state.text(), start, stop, replacement))
             try:
-                return self.tokenizer.repairer.replace(state, start, stop, replacement)
+                return repairer.replace(state, start, stop, replacement)
             except WitnessMismatch:
                 return self._mistrust(state, lambda: _edited(state.text(), start, stop, replacement))
 
@@ -169,10 +170,7 @@ class SessionService:
     def close(self, tenant: str, session: str) -> bool:
         """Forget a session; whether there was one."""
         with self._lock:
-            live = self._table.pop(self._key(tenant, session))
-            if live is not None:
-                live.closed = True
-        return live is not None
+            return self._table.pop(self._key(tenant, session)) is not None
 
     def info(self, tenant: str, session: str) -> SessionInfo:
         live = self._find(self._key(tenant, session))
@@ -197,15 +195,12 @@ class SessionService:
         key = self._key(tenant, session)
         state = handoff.import_state(data, self.tokenizer)
         with self._lock:
-            previous = self._table.get(key)
-            if previous is not None:
-                previous.closed = True
             self._table.put(key, _Live(state), state.state_bytes())
         return self.info(tenant, session)
 
     def counts(self) -> dict[str, int]:
         with self._lock:
-            counts = dict(self._counts)
+            counts = {f"{type(what).__name__.lower()}.{what.value}": count for what, count in self._counts.items()}
             counts.update({f"evicted.{reason}": count for reason, count in self._table.evicted.items()})
         if self.tokenizer.cores is not None:
             counts.update({f"encoder.{reason}": count for reason, count in self.tokenizer.cores.fallbacks().items()})
@@ -251,18 +246,16 @@ class SessionService:
                     "session.revision_conflict", "the session has moved on", expected=expected, actual=state.revision
                 )
             patch = change(state)
-            size = state.state_bytes()
-        with self._lock:
-            if not live.closed:
-                self._table.put(key, live, size)
-        return self._counted(patch)
-
-    def _counted(self, patch: Patch) -> Patch:
-        with self._lock:
-            self._counts[f"route.{patch.route.value}"] += 1
-            if patch.reason is not Reason.NONE:
-                self._counts[f"reason.{patch.reason.value}"] += 1
+            with self._lock:
+                if not live.closed:
+                    self._table.resize(key, state.state_bytes())
+                self._count(patch)
         return patch
+
+    def _count(self, patch: Patch) -> None:
+        self._counts[patch.route] += 1
+        if patch.reason is not Reason.NONE:
+            self._counts[patch.reason] += 1
 
     def _encode_anew(self, text: str) -> SessionState:
         repairer = self.tokenizer.repairer
@@ -285,8 +278,8 @@ class SessionService:
 
     def _mistrust(self, state: SessionState, text: Callable[[], str]) -> Patch:
         """A witness failed: nothing of the fast paths is believed any more."""
-        self.tokenizer.quarantine()
-        if self._on_quarantine is not None:
+        first = self.tokenizer.quarantine()
+        if first and self._on_quarantine is not None:
             self._on_quarantine(Reason.WITNESS_MISMATCH.value)
         return self._rebuild(state, text(), Reason.WITNESS_MISMATCH)
 
@@ -307,6 +300,10 @@ class SessionService:
         return np.concatenate(
             [np.array(template.prefix, dtype=np.uint32), ids, np.array(template.suffix, dtype=np.uint32)]
         )
+
+
+def _close(live: _Live) -> None:
+    live.closed = True
 
 
 def _edited(text: str, start: int, stop: int, replacement: str) -> str:

@@ -7,7 +7,7 @@ entry older than its time to live is never returned. Not thread-safe: the servic
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -32,9 +32,13 @@ class _Entry(Generic[Value]):
 
 
 class SessionTable(Generic[Value]):
-    """`budget_bytes` and `ttl_s` bound what is kept; `evicted` counts by reason (`bytes`, `ttl`)."""
+    """`budget_bytes` and `ttl_s` bound what is kept; `evicted` counts by reason (`bytes`, `ttl`).
 
-    def __init__(self, *, budget_bytes: int, ttl_s: float, clock: Clock) -> None:
+    `on_removal` is told of every value that leaves the table, for whatever reason.
+    """
+
+    def __init__(self, *, budget_bytes: int, ttl_s: float, clock: Clock, on_removal: Callable[[Value], None]) -> None:
+        self._on_removal = on_removal
         self._entries: OrderedDict[SessionKey, _Entry[Value]] = OrderedDict()
         self._budget_bytes, self._ttl_s, self._clock = budget_bytes, ttl_s, clock
         self.bytes_ = 0
@@ -48,20 +52,28 @@ class SessionTable(Generic[Value]):
 
     def get(self, key: SessionKey) -> Value | None:
         """The entry's value, now the most recently used; None if there is none or its time is over."""
-        self._expire()
+        now = self._clock()
+        self._expire(now)
         entry = self._entries.get(key)
         if entry is None:
             return None
-        entry.used_at = self._clock()
+        entry.used_at = now
         self._entries.move_to_end(key)
         return entry.value
 
     def put(self, key: SessionKey, value: Value, bytes_: int) -> None:
-        """Insert or resize an entry as the most recently used, and evict others to stay within the budget."""
+        """Insert an entry as the most recently used in place of any other, and evict to stay within the budget."""
         self.pop(key)
-        self._entries[key] = _Entry(value, bytes_, self._clock())
-        self.bytes_ += bytes_
-        self._expire()
+        now = self._clock()
+        self._expire(now)
+        self._entries[key] = _Entry(value, 0, now)
+        self.resize(key, bytes_)
+
+    def resize(self, key: SessionKey, bytes_: int) -> None:
+        """Note an entry's new size, and evict others to stay within the budget."""
+        entry = self._entries[key]
+        self.bytes_ += bytes_ - entry.bytes_
+        entry.bytes_ = bytes_
         while self.bytes_ > self._budget_bytes and len(self._entries) > 1:
             self._drop(next(iter(self._entries)), "bytes")
 
@@ -70,10 +82,11 @@ class SessionTable(Generic[Value]):
         if entry is None:
             return None
         self.bytes_ -= entry.bytes_
+        self._on_removal(entry.value)
         return entry.value
 
-    def _expire(self) -> None:
-        limit = self._clock() - self._ttl_s
+    def _expire(self, now: float) -> None:
+        limit = now - self._ttl_s
         while self._entries:
             key, entry = next(iter(self._entries.items()))
             if entry.used_at > limit:
