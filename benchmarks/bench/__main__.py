@@ -44,13 +44,14 @@ def main(arguments: list[str] | None = None) -> int:
     names = {*options.engines.split(","), REFERENCE}
     plan = (quick_plan if options.quick else full_plan)([name for name in ENGINES if name in names])
     console = Console() if sys.stdout.isatty() else Console(width=PLAIN_COLUMNS)
-    options.output.unlink(missing_ok=True)
+    output = options.out / "bench.json"
+    output.unlink(missing_ok=True)  # no run leaves another's times
     try:
         results, facts = measure(plan, options.compiled_dir, options.admission_s, Console(stderr=True, log_path=False))
     except (Unequal, NotAdmitted, PeerFailed) as error:
         console.print(f"[bold red]nothing measured is shown:[/] {error}", highlight=False)
         return 1
-    results.write(options.output)
+    results.write(output)
     show(results, console)
     if options.write_results:
         write_markdown(results, facts, ROOT / "benchmarks" / "RESULTS.md")
@@ -131,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="The tier beside its peers, in one run.")
     parser.add_argument("--quick", action="store_true", help="10 K characters and few repetitions")
     parser.add_argument("--engines", default=",".join(ENGINES), help="which to run (the reference always runs)")
-    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench.json", help="the rows, as JSON")
+    parser.add_argument("--out", type=Path, default=ROOT / "build", help="folder for bench.json")
     parser.add_argument("--write-results", action="store_true", help="also write benchmarks/RESULTS.md")
     parser.add_argument("--compiled-dir", type=Path, default=None, help="where admissions are kept")
     parser.add_argument("--admission-s", type=float, default=ADMISSION_S, help="budget of an admission, if one is due")

@@ -26,14 +26,14 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     reference = family_reference(program.FAMILY)
     save(compile_with(reference, family_rule(program.FAMILY), "gigatoken"), folder)
     names = ",".join(sorted(ENGINES))
-    return ["--quick", "--engines", names, "--compiled-dir", str(folder), "--output", str(folder / "bench.json")]
+    return ["--quick", "--engines", names, "--compiled-dir", str(folder), "--out", str(folder)]
 
 
 def test_a_quick_run_writes_every_work_of_every_engine(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert program.main(arguments) == 0
-    rows: list[dict[str, Any]] = json.loads(Path(arguments[-1]).read_text())
+    rows: list[dict[str, Any]] = json.loads((Path(arguments[-1]) / "bench.json").read_text())
     timed = [row for row in rows if row["work"] in WORKS]
     assert {row["work"] for row in timed} == WORKS
     assert {row["engine"] for row in timed} == ENGINES
@@ -54,7 +54,7 @@ def test_a_quick_run_writes_every_work_of_every_engine(
 def test_one_unequal_answer_and_no_time_is_shown_or_kept(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output = Path(arguments[-1])
+    output = Path(arguments[-1]) / "bench.json"
     output.write_text("of an earlier run")
     right = Engines.reference_ids
     monkeypatch.setattr(Engines, "reference_ids", lambda self, text: np.append(right(self, text), np.uint32(0)))

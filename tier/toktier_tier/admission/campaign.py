@@ -126,6 +126,8 @@ def admit(
     campaign.phases.append(check_contexts(campaign, encoder, campaign.count(CONTEXTS_PER_S)))
     campaign.phases.append(check_ids(campaign, encoder, "pipeline", campaign.count(CONTEXTS_PER_S, 0.5)))
     campaign.phases.append(check_sessions(campaign, encoder, "sessions: reference", campaign.count(SESSIONS_PER_S)))
+    if not any(phase.checks for phase in campaign.phases[:2]):
+        return _conclude(campaign, Verdict.REFERENCE_ONLY, "rule.no_boundary_pair", {}, seed)
     if any(phase.divergences for phase in campaign.phases):
         return _conclude(campaign, Verdict.REJECTED, "campaign.divergence", {}, seed)
     if _planted(campaign, encoder, reference_cores):

@@ -165,7 +165,7 @@ def from_bytes(data: bytes) -> CompiledSnapshot:
         )
     except StateCorrupt:
         raise
-    except (KeyError, TypeError, ValueError, zlib.error, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, zlib.error, OverflowError, RecursionError) as error:
         raise StateCorrupt("compiled.malformed", "not a compiled snapshot") from error
 
 

@@ -180,7 +180,7 @@ def derive_class_rule(pipeline: Pipeline, excluded: Exclusions, probe: Probe) ->
             left=left_ids.astype(np.uint8).tobytes(),
             right=right_ids.astype(np.uint8).tobytes(),
             table=tuple(row.astype(np.uint8).tobytes() for row in table),
-            excluded=excluded.raw.pairs | _preimages(excluded.image.pairs, alphabet),
+            excluded=excluded.raw.pairs | preimages(excluded.image.pairs, alphabet),
             stages=summaries,
         )
     )
@@ -396,7 +396,7 @@ def _char_set(chars: frozenset[str], spaces: Bools | None) -> Bools:
     return members
 
 
-def _preimages(image_pairs: frozenset[str], alphabet: Alphabet) -> frozenset[str]:
+def preimages(image_pairs: frozenset[str], alphabet: Alphabet) -> frozenset[str]:
     """Raw pairs (a, b) that can show themselves as one of `image_pairs`."""
     found: set[str] = set()
     for pair in image_pairs:

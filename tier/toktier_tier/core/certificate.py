@@ -2,7 +2,8 @@
 
 Guarantee: if `verify_certificate` returns, the IDs that the patch keeps are kept rightly: the kept text is the
 same in both versions, it ends (and begins again) at boundaries of the very rule that was admitted, and the witness
-IDs are those that the old answer had there. With `encode`, the patch's own IDs are computed again too.
+IDs are those that the old answer had there. With `encode`, the patch's own IDs are computed again too, and so is the
+number of old IDs that it skips.
 """
 
 from __future__ import annotations
@@ -57,11 +58,16 @@ def verify_certificate(
     witness = old_ids[patch.keep - overlap : patch.keep] if 0 <= overlap <= patch.keep else old_ids[:0]
     if len(witness) != overlap or _digest(witness) != certificate.overlap_digest:
         _fail("certificate.witness", "the witness IDs aren't those of the old answer")
+    if patch.total != patch.keep + len(patch.ids) + len(old_ids) - patch.resume:
+        _fail("certificate.total", "the patch's parts don't add up")
     if encode is not None:
         position = Position.CONTINUATION if window else Position.TEXT_START
         again = encode(new_text[window:resume], position)
         if again.tobytes() != np.concatenate([witness, patch.ids]).tobytes():
             _fail("certificate.ids", "encoding the window again gives other IDs")
+        replaced = encode(old_text[window:old_resume], position)
+        if replaced.tobytes() != old_ids[patch.keep - overlap : patch.resume].tobytes():
+            _fail("certificate.ids", "the old text of the window doesn't give the IDs that are replaced")
 
 
 def _digest(ids: Ids) -> bytes:

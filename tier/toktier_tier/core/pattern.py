@@ -152,7 +152,8 @@ class _Parser:
             mode: Literal["greedy", "lazy", "possessive"] = "greedy"
             suffix = self._peek()
             if suffix == "?":
-                if braces and least == most:  # Oniguruma: `x{n}?` is `(?:x{n})?`, not lazy
+                if braces and self._exact(self.at):
+                    # Oniguruma: `x{n}?` is `(?:x{n})?`, not lazy
                     self.at += 1
                     node = Repeat(Repeat(node, least, most, "greedy"), 0, 1, "greedy")
                     continue
@@ -163,6 +164,10 @@ class _Parser:
                 mode = "possessive"
             node = Repeat(node, least, most, mode)
         return node
+
+    def _exact(self, end: int) -> bool:
+        """Whether the braces that end at `end` hold one number and no comma."""
+        return "," not in self.source[self.source.rfind("{", 0, end) : end]
 
     def _quantifier(self) -> tuple[int, int | None, bool] | None:
         char = self._peek()

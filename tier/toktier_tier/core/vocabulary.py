@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .added_tokens import Exclusions
-from .boundaries import BoundaryRule, forbidden_sides, no_rule, seal
+from .boundaries import BoundaryRule, forbidden_sides, no_rule, preimages, seal
 from .classes import CODE_POINTS, Alphabet, Bools, Probe, identity_alphabet, is_scalar, replaced_alphabet
 from .pipeline import Pipeline
 
@@ -43,28 +43,32 @@ def derive_adjacency_rule(
     images: dict[str, str] = {}
     for step in pipeline.normalizer:
         if step.kind == "replace":
-            images = {a: str(step.document["content"]) if b == step.literal else b for a, b in images.items()}
-            images.setdefault(step.literal, str(step.document["content"]))
+            _then_replace(images, step.literal, str(step.document["content"]))
+    normalized = _alphabet(images)  # what added tokens are matched against: Metaspace acts behind them
     for cut in pipeline.pre_tokenizer:
         if cut.kind == "metaspace":
-            images = {a: cut.source if b == " " else b for a, b in images.items()}
-            images.setdefault(" ", cut.source)
+            _then_replace(images, " ", cut.source)
     adjacent: set[int] = set()
     for token in vocabulary_strings(model):
         adjacent.update(ord(u) << 21 | ord(v) for u, v in pairwise(token))
     allowed = _symbols(model, images)
-    adjacent.update(ord(pair[0]) << 21 | ord(pair[1]) for pair in excluded.image.pairs)
-    before, after = forbidden_sides(excluded, _alphabet(images), probe)
+    before, after = forbidden_sides(excluded, normalized, probe)
     return seal(
         BoundaryRule(
             "adjacency",
             left=(allowed & ~before).astype(np.uint8).tobytes(),
             right=(allowed & ~after).astype(np.uint8).tobytes(),
-            excluded=excluded.raw.pairs,
+            excluded=excluded.raw.pairs | preimages(excluded.image.pairs, normalized),
             adjacent=frozenset(adjacent),
             images=images,
         )
     )
+
+
+def _then_replace(images: dict[str, str], old: str, new: str) -> None:
+    for char, image in images.items():
+        images[char] = new if image == old else image
+    images.setdefault(old, new)
 
 
 def _refusal(pipeline: Pipeline, model: Mapping[str, Any]) -> tuple[str, str] | None:

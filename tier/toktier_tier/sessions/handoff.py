@@ -58,7 +58,7 @@ def import_state(data: bytes, tokenizer: TierTokenizer, *, verify_all: bool = Fa
         state = _read(body, tokenizer)
     except StateCorrupt:
         raise
-    except (KeyError, TypeError, ValueError, struct.error) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, struct.error) as error:
         raise StateCorrupt("handoff.malformed", "the state is malformed") from error
     _verify(state, tokenizer, verify_all=verify_all)
     return state
@@ -67,6 +67,9 @@ def import_state(data: bytes, tokenizer: TierTokenizer, *, verify_all: bool = Fa
 def _read(body: bytes, tokenizer: TierTokenizer) -> SessionState:
     (size,) = struct.unpack_from("<I", body)
     header = json.loads(body[4 : 4 + size])
+    revision, keep_text = header["revision"], header["keep_text"]
+    if type(revision) is not int or revision < 0 or type(keep_text) is not bool:
+        raise StateCorrupt("handoff.malformed", "the header is malformed")
     if header["fingerprint"] != tokenizer.fingerprint:
         raise StateCorrupt("handoff.fingerprint", "the state belongs to another snapshot")
     at = 4 + size
@@ -78,7 +81,7 @@ def _read(body: bytes, tokenizer: TierTokenizer) -> SessionState:
         at += length
         return body[at - length : at]
 
-    state = SessionState(keep_text=bool(header["keep_text"]))
+    state = SessionState(keep_text=keep_text)
     segments: list[Segment] = []
     for bytes_, chars, tokens, digest in header["segments"]:
         ids = np.frombuffer(take(4 * tokens), dtype="<u4").astype(np.uint32)
@@ -92,7 +95,7 @@ def _read(body: bytes, tokenizer: TierTokenizer) -> SessionState:
     tail = take(tail_bytes).decode("utf-8")
     if at != len(body):
         raise StateCorrupt("handoff.malformed", "the state is longer than it says")
-    state.adopt(segments, tail, tail_ids, int(header["revision"]))
+    state.adopt(segments, tail, tail_ids, revision)
     return state
 
 

@@ -64,9 +64,7 @@ class SessionTable(Generic[Value]):
     def put(self, key: SessionKey, value: Value, bytes_: int) -> None:
         """Insert an entry as the most recently used in place of any other, and evict to stay within the budget."""
         self.pop(key)
-        now = self._clock()
-        self._expire(now)
-        self._entries[key] = _Entry(value, 0, now)
+        self._entries[key] = _Entry(value, 0, self._clock())
         self.resize(key, bytes_)
 
     def resize(self, key: SessionKey, bytes_: int) -> None:
@@ -78,6 +76,11 @@ class SessionTable(Generic[Value]):
             self._drop(next(iter(self._entries)), "bytes")
 
     def pop(self, key: SessionKey) -> Value | None:
+        """Remove an entry; None if there was none or its time was over."""
+        self._expire(self._clock())
+        return self._remove(key)
+
+    def _remove(self, key: SessionKey) -> Value | None:
         entry = self._entries.pop(key, None)
         if entry is None:
             return None
@@ -94,5 +97,5 @@ class SessionTable(Generic[Value]):
             self._drop(key, "ttl")
 
     def _drop(self, key: SessionKey, reason: str) -> None:
-        self.pop(key)
+        self._remove(key)
         self.evicted[reason] += 1
