@@ -1,7 +1,7 @@
 """The works on whole texts: a full encode, by fresh encoder objects and by warm ones.
 
 Guarantee: every object's first and last answer are compared with the reference's. Cold means an object that has
-encoded one letter; warm, one that has encoded the very same text before. Engines take turns.
+encoded `timing.PRIMER` only; warm, one that has encoded the very same text before. Engines take turns.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from toktier_tier.ports import Ids
 from toktier_tier.tokenizer import TierTokenizer
 
 from .results import Unequal
+from .timing import PRIMER
 
 TIER, GIGATOKEN, FASTOKENS, REFERENCE = "tier", "gigatoken", "fastokens", "reference"
 WORKERS = os.cpu_count() or 1
@@ -82,9 +83,9 @@ class Engines:
         return ", ".join(f"{reason}: {count}" for reason, count in counts.items()) or "none"
 
     def fresh(self, engine: str, *, workers: int = WORKERS) -> FullEncoder:
-        """An encoder object that has encoded nothing but one letter."""
+        """An encoder object that has encoded nothing but `PRIMER`."""
         encoder = self._build(engine, workers)
-        encoder.encode("a")
+        encoder.encode(PRIMER)
         return encoder
 
     def _build(self, engine: str, workers: int) -> FullEncoder:

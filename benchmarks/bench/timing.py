@@ -14,6 +14,8 @@ from time import perf_counter_ns
 from typing import Any, Protocol
 
 MIN_GROWTH_CHARS = 6_000
+PRIMER = "a " * 100_000
+"""One piece, over and over: after it an encoder has built whatever it builds on first use, but knows no text."""
 
 
 class Session(Protocol):

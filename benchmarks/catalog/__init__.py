@@ -13,10 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from catalog.rebuild import RECIPES, run_recipe
 from toktier_tier.core.errors import InvalidRequest, SourceUnavailable
 from toktier_tier.sources import cached_tokenizer, load_source, store_tokenizer, tokenizer_path
-
-from catalog.rebuild import RECIPES, run_recipe
 
 __all__ = ["CI_FAMILIES", "CI_PACKAGES", "Entry", "entries", "entry_of", "path_of"]
 

@@ -10,9 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from toktier_tier.core.errors import TierError
-
 from catalog import CI_FAMILIES, entries, entry_of, path_of
+from toktier_tier.core.errors import TierError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

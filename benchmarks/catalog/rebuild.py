@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from toktier_tier.sources import Package, read_package
-
 from catalog import rebuild_llama_cpp, rebuild_mistral, rebuild_splintr
 from catalog.rebuild_parts import ReadMember
+from toktier_tier.sources import Package, read_package
 
 Recipe = Callable[[ReadMember], bytes]
 

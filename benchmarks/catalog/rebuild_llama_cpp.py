@@ -6,8 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from toktier_tier.sources import Package
-
 from catalog.rebuild_mistral import SENTENCEPIECE_DECODER
 from catalog.rebuild_parts import (
     Json,
@@ -22,6 +20,7 @@ from catalog.rebuild_parts import (
     special_token,
     template,
 )
+from toktier_tier.sources import Package
 
 _PACKAGE = Package("pypi", "llama-cpp-python", "0.3.36")
 _FOLDER = "vendor/llama.cpp/models"

@@ -7,8 +7,6 @@ import json
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from toktier_tier.sources import Package
-
 from catalog.rebuild_parts import (
     BYTE_LEVEL_DECODER,
     BYTE_LEVEL_PROCESSOR,
@@ -25,6 +23,7 @@ from catalog.rebuild_parts import (
     required,
     split_then_byte_level,
 )
+from toktier_tier.sources import Package
 
 _PACKAGE = Package("pypi", "mistral-common", "1.13.1")
 _FOLDER = "mistral_common/data"

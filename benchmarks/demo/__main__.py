@@ -14,11 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from agent_session import render, turns
-from catalog import path_of
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
+
+from agent_session import render, turns
+from catalog import path_of
+from demo.page import to_html
+from demo.replay import replay, time_full_encodes, verify
+from demo.report import Result, environment, tables, to_json
 from toktier_tier.admission.campaign import Admission, admit
 from toktier_tier.admission.compiled import Verdict
 from toktier_tier.core.errors import EnvironmentFault
@@ -26,10 +30,6 @@ from toktier_tier.core.snapshot import parse_snapshot
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
 from toktier_tier.sessions.service import SessionService
 from toktier_tier.tokenizer import TierTokenizer
-
-from demo.page import to_html
-from demo.replay import replay, time_full_encodes, verify
-from demo.report import Result, environment, tables, to_json
 
 CANDIDATE = "gigatoken"
 DRAW_EVERY_S = 0.2

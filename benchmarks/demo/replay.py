@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
 import numpy as np
+
 from agent_session import Append, Turn, render
 from toktier_tier.core.certificate import verify_certificate
 from toktier_tier.core.errors import CertificateInvalid

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from toktier_tier.admission.campaign import Admission
-from toktier_tier.core.values import Reason
 
 from demo.replay import FULL_ENCODE_CHARS, FullEncode, Replay, TurnRecord, Verification
+from toktier_tier.admission.campaign import Admission
+from toktier_tier.core.values import Reason
 
 BUCKET_EDGES_CHARS = (0, 25_000, 75_000, 150_000, 350_000, 700_000)
 """Where the context sizes beside one of `FULL_ENCODE_CHARS` begin."""

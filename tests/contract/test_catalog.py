@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from catalog import CI_FAMILIES, CI_PACKAGES, entries, entry_of, path_of
 from catalog.__main__ import main
 from catalog.rebuild import RECIPES, run_recipe

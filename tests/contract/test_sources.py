@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from toktier_tier import sources
 from toktier_tier.core.errors import InvalidRequest, SourceUnavailable, TierError
 from toktier_tier.sources import Package, cached_tokenizer, load_source, read_member, store_tokenizer, tokenizer_path

@@ -39,9 +39,9 @@ class Case:
 
     def verify(self, **changes: Any) -> None:
         """`verify_certificate`, with some arguments (or fields of the certificate) put out of order."""
-        fields = {name: changes.pop(name) for name in Certificate.__dataclass_fields__ if name in changes}
+        fields = {name: changes.pop(name) for name in Certificate._fields if name in changes}
         if fields:
-            changes["patch"] = replace(self.patch, certificate=replace(self.certificate, **fields))
+            changes["patch"] = replace(self.patch, certificate=self.certificate._replace(**fields))
         whole = {
             "patch": self.patch,
             "fingerprint": self.tier.compiled.fingerprint,
@@ -216,10 +216,16 @@ def test_ids_that_are_not_the_windows_are_refused_when_encoded_again(change: tup
     wrong[-1] ^= 1
     made.verify(patch=replace(made.patch, ids=wrong))  # not looked at without `encode`
     assert code(patch=replace(made.patch, ids=wrong)) == "certificate.ids"
-    assert code(patch=replace(made.patch, ids=made.patch.ids[:-1])) == "certificate.ids"
-    assert code(patch=replace(made.patch, ids=made.patch.ids[:0])) == "certificate.ids"
     longer = np.concatenate([made.patch.ids, made.patch.ids[-1:]])
-    assert code(patch=replace(made.patch, ids=longer, total=made.patch.total + 1)) == "certificate.ids"
+    for ids in (made.patch.ids[:-1], made.patch.ids[:0], longer):
+        total = made.patch.total + len(ids) - len(made.patch.ids)
+        assert code(patch=replace(made.patch, ids=ids, total=total)) == "certificate.ids"
+
+
+def test_parts_that_do_not_add_up_are_refused() -> None:
+    made = case("gpt2-novelai", TEXT, *CHANGES["mid edit"])
+    assert made.code(patch=replace(made.patch, total=made.patch.total + 1)) == "certificate.total"
+    assert made.code(patch=replace(made.patch, resume=made.patch.resume + 1)) == "certificate.total"
 
 
 def test_the_texts_inside_the_window_are_checked_by_encoding_again() -> None:

@@ -65,7 +65,9 @@ def test_a_pair_is_claimed_exactly_if_no_entry_contains_it(family: str) -> None:
     reference, rule = family_reference(family), family_rule(family)
     assert rule.kind == "adjacency"
     inside = {token[i : i + 2] for token in vocabulary_strings(reference.snapshot.model) for i in range(len(token) - 1)}
-    last = {token.content[-1] for token in reference.added_tokens()} if reference.snapshot.pipeline else set()
+    pipeline = reference.snapshot.pipeline
+    assert pipeline is not None
+    last = {token.content[-1] for token in reference.added_tokens()} if pipeline.position_matters else set()
     literal = {token.content[i : i + 2] for token in reference.added_tokens() for i in range(len(token.content) - 1)}
     chooser = random.Random(family)
     chars = [
@@ -151,7 +153,7 @@ TOKENS: list[list[Json]] = [
     [],
     [token(900, "<s>"), token(901, "ab")],
     [token(900, "<s>", lstrip=True), token(901, "a b", rstrip=True), token(902, "cc", single_word=True)],
-    # BUG: normalized tokens under a Metaspace that doesn't cut are compared with the marks it writes.
+    # Found here: normalized tokens under a Metaspace that doesn't cut were compared with the marks it writes.
     [token(900, "a b", normalized=True), token(901, "<s> ", normalized=True)],
     [token(900, "<s>", normalized=True, lstrip=True), token(901, "cc", normalized=True, single_word=True)],
     [token(900, "<s>", normalized=True, rstrip=True), token(901, "abc", normalized=True)],
@@ -159,7 +161,7 @@ TOKENS: list[list[Json]] = [
 
 
 @pytest.mark.parametrize("added", range(len(TOKENS)))
-@settings(max_examples=examples(14))
+@settings(max_examples=examples(30))
 @given(models(), st.sampled_from(SECTIONS), st.randoms(use_true_random=False))
 def test_no_claim_is_contradicted_on_random_vocabularies(
     added: int, model: Json, sections: dict[str, Json], chooser: random.Random
@@ -236,9 +238,6 @@ def _affixed(model: Json) -> Json:
         ({**bpe("ab"), "end_of_word_suffix": "</w>", "vocab": {"a": 0, "b": 1, "a</w>": 2, "b</w>": 3}}, {}, "a", "b"),
         # The last byte of é merges with a, which the spelling "<0xA9>a" doesn't show.
         (bpe([*BYTES, "a"], [("<0xA9>", "a")], byte_fallback=True), {}, "é", "a"),
-        # Two characters become one.
-        (bpe("abc"), {"normalizer": replace("ab", "c")}, "a", "b"),
-        (bpe("ab", [("b", "a")]), {"normalizer": replace("a", "")}, "ba", "a"),
         # A piece that is cut elsewhere: the suffix starts with a prefix of its own.
         (bpe("▁ab"), {"pre_tokenizer": pre_tokenizers(byte_level(), metaspace("always"))}, "a", "b"),
     ],

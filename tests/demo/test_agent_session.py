@@ -7,6 +7,7 @@ import unicodedata
 from itertools import pairwise
 
 import pytest
+
 from agent_session import MARKERS, Append, TailEdit, Turn, chat_text, plain_text, render, turns
 
 COUNT, CHARS = 300, 1_050_000

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from agent_session import Append, TailEdit, Turn, render
 from demo.replay import Replay, TurnRecord, spread, verify
 from toktier_tier.core.values import Certificate, Patch, Reason, Route

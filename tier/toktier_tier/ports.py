@@ -27,13 +27,6 @@ class Encoder(Protocol):
     def encode(self, text: str) -> Ids: ...
 
 
-class BatchEncoder(Encoder, Protocol):
-    """An encoder that takes many texts in one call, on as many threads as it likes, without holding the GIL."""
-
-    def encode_many(self, texts: list[str]) -> tuple[Ids, NDArray[np.int64]]:
-        """All IDs in one array, and where each text's begin: len(texts) + 1 offsets."""
-
-
 class TextEncoder(Protocol):
     """The full encoding of a stretch of text, without the template's tokens."""
 

@@ -23,6 +23,7 @@ from ahocorasick_rs import AhoCorasick, MatchKind
 from .errors import UnsupportedTokenizer
 
 MAX_ADDED_TOKENS = 100_000
+MAX_START_CHARS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,19 @@ class LiteralSet:
         self._tests = tests
         self._automaton = AhoCorasick(patterns, matchkind=MatchKind.LeftmostLongest) if patterns else None
         self._search = self._automaton.find_matches_as_indexes if self._automaton else None
+        starts = sorted({pattern[0] for pattern in patterns})
+        self._starts = starts if len(starts) <= MAX_START_CHARS else None
 
     def find(self, text: str) -> list[tuple[int, int, int]]:
         """(id, start, end) of every added token in `text`, in order; positions in characters."""
         if self._search is None:
             return []
+        if self._starts is not None:  # one memory search each, many times faster than the automaton
+            for start in self._starts:
+                if start in text:
+                    break
+            else:
+                return []
         matches = self._search(text)
         if not matches:
             return matches

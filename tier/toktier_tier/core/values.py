@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from .errors import InvalidRequest, InvalidText, StateCorrupt
 Ids = NDArray[np.uint32]
 
 
-class Route(Enum):
+class Route(StrEnum):
     """How the IDs of an answer came about."""
 
     REPAIR = "repair"  # a window around the change was encoded again
@@ -23,7 +23,7 @@ class Route(Enum):
     UNCHANGED = "unchanged"  # nothing had to be encoded
 
 
-class Reason(Enum):
+class Reason(StrEnum):
     """Why not something cheaper. Append-only; every step down from a plain repair has one."""
 
     NONE = "none"

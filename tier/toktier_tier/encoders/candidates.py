@@ -13,7 +13,6 @@ from importlib import metadata
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..core.errors import EncoderUnavailable
 from ..ports import Encoder, Ids
@@ -30,14 +29,11 @@ class Gigatoken:
         import gigatoken
 
         self.version = f"gigatoken=={metadata.version('gigatoken')}"
-        self._backend = gigatoken.Tokenizer.from_json(json.dumps(document, ensure_ascii=False)).backend
-        self.encode: Callable[[str], Ids] = self._backend.encode
+        self.encode: Callable[[str], Ids] = gigatoken.Tokenizer.from_json(
+            json.dumps(document, ensure_ascii=False)
+        ).backend.encode
         with _FIRST_ENCODE:
             self.encode("first")  # 0.10.0 refuses concurrent calls ("Already borrowed") until one has returned
-
-    def encode_many(self, texts: list[str]) -> tuple[Ids, NDArray[np.int64]]:
-        layout = self._backend.encode_batch(texts, parallel=True).layout
-        return np.asarray(layout.content.data), np.asarray(layout.offsets.data)
 
 
 class Fastokens:
@@ -53,10 +49,6 @@ class Fastokens:
 
     def encode(self, text: str) -> Ids:
         return np.frombuffer(self._encode([text])[0], dtype=np.uint32)
-
-    def encode_many(self, texts: list[str]) -> tuple[Ids, NDArray[np.int64]]:
-        ids, offsets = self._encode(texts)
-        return np.frombuffer(ids, dtype=np.uint32), np.frombuffer(offsets, dtype=np.int64)
 
 
 CANDIDATES: Mapping[str, Callable[[Mapping[str, Any]], Encoder]] = {"gigatoken": Gigatoken, "fastokens": Fastokens}

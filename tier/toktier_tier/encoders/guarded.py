@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..core.classes import Bools
 from ..ports import Encoder, Ids
@@ -25,9 +24,6 @@ CHECK_EVERY_CHARS = 32 << 20
 def resident_bytes() -> int:
     """Resident memory of this process."""
     return int(Path("/proc/self/statm").read_bytes().split()[1]) * 4096
-
-
-EncodeMany = Callable[[list[str]], tuple[Ids, NDArray[np.int64]]]
 
 
 class Guarded:
@@ -58,22 +54,26 @@ class Guarded:
         self.name = candidate.name if candidate else reference.name
         self.version = candidate.version if candidate else reference.version
         self._fast: Callable[[str], Ids] | None = candidate.encode if candidate else None
-        self._many: EncodeMany | None = getattr(candidate, "encode_many", None)
 
     def quarantine(self) -> None:
         """Serve by the reference only, from the next call on."""
-        self._fast, self._many, self._rebuild = None, None, None
+        self._fast, self._rebuild = None, None
         self.fallbacks["quarantined"] += 1
 
     def replace(self, candidate: Encoder) -> None:
         """Serve by another encoder from the next call on (campaigns and tests plant faulty ones)."""
-        self._fast, self._many, self._rebuild = candidate.encode, None, None
+        self._fast, self._rebuild = candidate.encode, None
 
     def encode(self, text: str) -> Ids:
         if self._unsafe is not None and not text.isascii() and self._holds_unsafe(text):
             self.fallbacks["unsafe_code_point"] += 1
             return self._reference(text)
         return self.encode_safe(text)
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether every answer comes from the reference."""
+        return self._fast is None
 
     def encode_safe(self, text: str) -> Ids:
         """`encode` for a text that the caller knows to hold no unsafe code point."""
@@ -92,27 +92,6 @@ class Guarded:
             self._watch_memory()
         return ids
 
-    @property
-    def takes_many(self) -> bool:
-        return self._many is not None
-
-    def encode_many_safe(self, texts: list[str]) -> tuple[Ids, NDArray[np.int64]] | None:
-        """`encode_safe` of many texts at once; None if this encoder can't, or failed: then ask one by one."""
-        many = self._many
-        if many is None:
-            return None
-        try:
-            ids, offsets = many(texts)
-        except BaseException as error:  # Rust panics aren't Exceptions
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
-            self.fallbacks["encoder_exception"] += 1
-            return None
-        self._fed_chars += sum(map(len, texts))
-        if self._fed_chars > CHECK_EVERY_CHARS:
-            self._watch_memory()
-        return ids, offsets
-
     def _holds_unsafe(self, text: str) -> bool:
         assert self._unsafe is not None
         points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
@@ -129,7 +108,7 @@ class Guarded:
         try:
             fresh = rebuild()
             if self._fast is not None:  # not quarantined meanwhile
-                self._fast, self._many = fresh.encode, getattr(fresh, "encode_many", None)
+                self._fast = fresh.encode
                 self.fallbacks["rebuilt"] += 1
             self._baseline = self._resident()
         finally:

@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 
 from ..core.added_tokens import AddedToken, CharacterTests, LiteralSet
 from ..core.boundaries import BoundaryRule
-from ..core.classes import CODE_POINTS, Bools, Settled, is_scalar
+from ..core.classes import Bools, Settled
 from ..core.pipeline import Pipeline, Position, PreTokenizerStep
 from ..ports import Ids
 from .guarded import Guarded
 
 CHUNK_CHARS = 8_192
 PARALLEL_CHARS = 65_536
-BATCH_CHUNKS = 4
 EMPTY: Ids = np.empty(0, dtype=np.uint32)
 EMPTY.setflags(write=False)
 
@@ -71,8 +70,6 @@ class SnapshotEncoder:
         self._normalize = [normalize[position] for position in Position]
         if settled is not None:  # then it is one Unicode form, asked about short runs: few distinct ones
             self._normalize = [_remembered(form) for form in self._normalize]
-        if settled is None and not any(normalize.values()):
-            settled = Settled(is_scalar(), np.zeros(CODE_POINTS, dtype=bool))
         self._marks = _mark_points(settled, unsafe) if settled is not None else None
         self._rewrite, self._rewrite_prefixes = rewrite, [rewrite_prefixes[position] for position in Position]
         self._stretches = [self._shortest(position) for position in Position]
@@ -82,7 +79,6 @@ class SnapshotEncoder:
             ids.setflags(write=False)
             self._token_ids[token.id] = ids
         self._pool, self._workers = pool, workers
-        self._batches = self._is_uniform() and self._cores[0].takes_many
 
     def encode(self, text: str, position: Position = Position.TEXT_START) -> Ids:
         """IDs of `text`, uint32, without the template's tokens."""
@@ -101,14 +97,14 @@ class SnapshotEncoder:
         return np.concatenate(parts)
 
     def encode_chunks(self, text: str, position: Position = Position.TEXT_START) -> list[tuple[str, Ids]]:
-        """(chunk, ids) pairs whose chunks join to `text` and end at boundaries; large texts use all workers."""
+        """(chunk, ids) pairs whose chunks join to `text` and end at boundaries.
+
+        Where the reference encodes, large texts use all workers. With a candidate they don't: it takes 40 µs a chunk,
+        and threads that come back for the interpreter's lock that often cost more than they bring (measured).
+        """
         chunks = self.cut(text)
         positions = [position] + [Position.CONTINUATION] * (len(chunks) - 1)
-        if self._batches and len(chunks) >= BATCH_CHUNKS:
-            results = self._encode_batch(chunks)
-            if results is not None:
-                return list(zip(chunks, results, strict=True))
-        if self._pool is None or self._workers < 2 or len(text) < PARALLEL_CHARS or self._batches:
+        if self._pool is None or len(text) < PARALLEL_CHARS or not self._cores[position].is_reference:
             return [(chunk, self.encode(chunk, where)) for chunk, where in zip(chunks, positions, strict=True)]
         share = -(-len(chunks) // self._workers)
         shares = [range(start, min(start + share, len(chunks))) for start in range(0, len(chunks), share)]
@@ -121,69 +117,6 @@ class SnapshotEncoder:
         for other in others:
             results += other.result()
         return list(zip(chunks, results, strict=True))
-
-    def _encode_batch(self, chunks: list[str]) -> list[Ids] | None:
-        """Every chunk's IDs by one call of the core for all pieces between added tokens; None: do it one by one.
-
-        Only where a piece is encoded alike at every position. Chunks that hold what is unsafe are done apart.
-        """
-        pieces: list[str] = []
-        tokens: list[int] = []
-        token_at: list[int] = []  # the number of pieces before each token
-        ends: list[tuple[int, int]] = []  # pieces and tokens up to the end of each chunk
-        apart: dict[int, Ids] = {}
-        for index, chunk in enumerate(chunks):
-            known = len(pieces), len(tokens)
-            quiet = chunk.isascii() or self._is_quiet(chunk)
-            at = 0
-            for token, start, end in [*self._find(chunk), (-1, len(chunk), len(chunk))]:
-                if at < start:
-                    piece = chunk[at:start] if quiet else self._settle(chunk[at:start])
-                    if piece is None:
-                        apart[index] = self.encode(chunk, Position.CONTINUATION)
-                        del pieces[known[0] :], tokens[known[1] :], token_at[known[1] :]
-                        break
-                    pieces.append(piece)
-                if token >= 0:
-                    tokens.append(token)
-                    token_at.append(len(pieces))
-                at = end
-            ends.append((len(pieces), len(tokens)))
-        answer = self._cores[Position.CONTINUATION].encode_many_safe(pieces)
-        if answer is None:
-            return None
-        flat, offsets = answer
-        ids = np.insert(flat, offsets[token_at], np.array(tokens, dtype=np.uint32)) if tokens else flat
-        results: list[Ids] = []
-        begin = 0
-        for index, (piece_end, token_end) in enumerate(ends):
-            stop = int(offsets[piece_end]) + token_end
-            results.append(apart[index] if index in apart else ids[begin:stop])
-            begin = stop
-        return results
-
-    def _is_uniform(self) -> bool:
-        """Whether a piece is encoded alike at every position, by the core alone once its text is settled."""
-        if self._has_normalized or self._rewrite is not None or len({id(core) for core in self._cores}) > 1:
-            return False
-        return all(form is None for form in self._normalize) or self._marks is not None
-
-    def _is_quiet(self, text: str) -> bool:
-        """Whether neither the normalizer nor the guard has anything to do in `text`."""
-        assert self._marks is not None
-        found = self._marks[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)]
-        return not int(np.bitwise_or.reduce(found)) & ~ALONE and not _neighbours(found)
-
-    def _settle(self, text: str) -> str | None:
-        """A stretch as the core is to see it, normalized; None if it holds what is unsafe for the core."""
-        marks, normalize = self._marks, self._normalize[Position.CONTINUATION]
-        if text.isascii() or marks is None:
-            return text
-        found = marks[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)]
-        if normalize is not None and (int(np.bitwise_or.reduce(found)) & UNSETTLED or _neighbours(found)):
-            text = normalize_around(text, found, normalize)
-            found = marks[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)]
-        return None if text and int(np.bitwise_or.reduce(found)) & UNSAFE else text
 
     def cut(self, text: str, chunk_chars: int = CHUNK_CHARS) -> list[str]:
         """`text` in chunks of about `chunk_chars` characters that end at boundaries (one chunk if none is found)."""
