@@ -27,13 +27,14 @@ from toktier_tier.admission.compiled import CompiledSnapshot, Verdict
 from toktier_tier.core import repair, session
 from toktier_tier.core.added_tokens import Exclusions, exclusions
 from toktier_tier.core.boundaries import BoundaryRule, derive_class_rule, no_rule
-from toktier_tier.core.classes import byte_characters
+from toktier_tier.core.classes import byte_characters, ranges_of
 from toktier_tier.core.errors import UnsupportedTokenizer
 from toktier_tier.core.pipeline import Position
 from toktier_tier.core.repair import Repairer, TemplateIds
 from toktier_tier.core.session import SessionState
 from toktier_tier.core.snapshot import SpecialTokenPolicy, parse_snapshot
 from toktier_tier.core.vocabulary import derive_adjacency_rule, longest_entry_chars
+from toktier_tier.encoders.assemble import settled_points
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference, ReferenceProbe
 from toktier_tier.encoders.snapshot_encoder import SnapshotEncoder
 from toktier_tier.tokenizer import TierTokenizer
@@ -106,6 +107,7 @@ def exclusions_of(reference: Reference) -> Exclusions:
 
 def compile_with(reference: Reference, rule: BoundaryRule, encoder: str = "reference") -> CompiledSnapshot:
     snapshot = reference.snapshot
+    settled = settled_points(reference) if rule.kind != "none" else None
     return CompiledSnapshot(
         fingerprint=snapshot.fingerprint,
         sha256=snapshot.sha256,
@@ -115,6 +117,7 @@ def compile_with(reference: Reference, rule: BoundaryRule, encoder: str = "refer
         rule=rule,
         encoder=encoder,
         longest_entry_chars=longest_entry_chars(snapshot.model),
+        settled=(ranges_of(settled.always), ranges_of(settled.alone)) if settled is not None else None,
     )
 
 

@@ -70,13 +70,16 @@ flags = st.fixed_dictionaries(dict.fromkeys(FLAGS, st.booleans()))
 
 
 @st.composite
-def added(draw: st.DrawFn, *, normalized: st.SearchStrategy[bool] = st.just(False)) -> list[Json]:
+def added(draw: st.DrawFn, *, normalized: bool = False) -> list[Json]:
     """Up to six tokens that overlap, contain and repeat each other."""
-    drawn = draw(st.lists(st.tuples(contents, flags, normalized), min_size=1, max_size=6))
-    return [
-        token(1_000 + number, content, **options, normalized=is_normalized)
-        for number, (content, options, is_normalized) in enumerate(drawn)
-    ]
+    some = st.booleans() if normalized else st.just(False)
+    drawn = draw(st.lists(st.tuples(contents, flags, some), min_size=1, max_size=6))
+    tokens = []
+    for number, (content, options, is_normalized) in enumerate(drawn):
+        if not content.strip(" _") and options["lstrip"]:  # on such tokens the reference itself may panic
+            options = {**options, "lstrip": False}
+        tokens.append(token(1_000 + number, content, **options, normalized=is_normalized))
+    return tokens
 
 
 @settings(max_examples=examples(400))
@@ -118,8 +121,8 @@ def test_raw_and_normalized_tokens_together_give_the_reference_ids(name: str) ->
     alphabet = "abAB_<> 1▁éefi\u0301"
     model = byte_telltale("ab_<> 1é") if "Byte" in name else telltale(alphabet)
 
-    @settings(max_examples=examples(60))
-    @given(added(normalized=st.booleans()), st.data())
+    @settings(max_examples=examples(200))
+    @given(added(normalized=True), st.data())
     def run(tokens: list[Json], data: st.DataObject) -> None:
         reference = reference_of(tokenizer_json(model, added=tokens, **sections))
         try:
@@ -165,7 +168,7 @@ def test_no_boundary_is_claimed_that_an_added_token_reaches_across(name: str) ->
     model, sections = RULES[name]
 
     @settings(max_examples=examples(12))
-    @given(added(normalized=st.booleans()), st.randoms(use_true_random=False))
+    @given(added(normalized=True), st.randoms(use_true_random=False))
     def run(tokens: list[Json], chooser: random.Random) -> None:
         tier = build_tier(tokenizer_json(model, added=tokens, **sections))
         if tier.rule.kind == "none":
@@ -220,6 +223,18 @@ def test_a_left_strip_stops_at_the_token_before_it() -> None:
 def test_a_token_that_starts_with_a_swallowed_space_is_found_all_the_same() -> None:
     tokens = [token(10, "<r>", rstrip=True), token(11, " x")]
     assert find("<r> xy", *tokens) == [("<r>", 0, 4), (" x", 3, 5)]
+
+
+def test_white_space_that_is_a_token_and_stripped_is_exact_or_refused() -> None:
+    # BUG: a match of which an earlier one's strip leaves nothing is given as a token.
+    model = telltale("ab ")
+    data = tokenizer_json(
+        model, pre_tokenizer=split(".", "Isolated"), added=[token(500, "  ", lstrip=True, rstrip=True)]
+    )
+    tier = build_tier(data)
+    if tier.tokenizer.text_encoder is not None:
+        for text in ("a    ", "a     b", "    "):
+            assert tier.encoded(text) == tier.ids(text)
 
 
 def test_a_single_word_stands_alone() -> None:

@@ -87,9 +87,13 @@ def _read(body: bytes, tokenizer: TierTokenizer) -> SessionState:
         ids = np.frombuffer(take(4 * tokens), dtype="<u4").astype(np.uint32)
         text = take(bytes_) if state.keep_text else None
         kept = bytes.fromhex(digest) if digest is not None else None
+        if type(bytes_) is not int or type(chars) is not int or not 0 < chars <= bytes_ <= 4 * chars:
+            raise StateCorrupt("handoff.malformed", "a segment's lengths can't be")
+        if kept is not None and len(kept) != 16:
+            raise StateCorrupt("handoff.malformed", "a digest has another length")
         if (text is None) == (kept is None) or (text is not None and len(text.decode("utf-8")) != chars):
             raise StateCorrupt("handoff.malformed", "a segment doesn't fit its header")
-        segments.append(Segment(text, kept, int(bytes_), int(chars), ids))
+        segments.append(Segment(text, kept, bytes_, chars, ids))
     tail_bytes, tail_tokens = header["tail"]
     tail_ids = np.frombuffer(take(4 * tail_tokens), dtype="<u4").astype(np.uint32)
     tail = take(tail_bytes).decode("utf-8")
