@@ -97,7 +97,8 @@ class LiteralSet:
             if token.rstrip:
                 while end < len(text) and is_space(text[end]):
                     end += 1
-            found.append((token.id, start, end))
+            if start < end:  # else its spaces went to the one before, and the reference drops what is empty
+                found.append((token.id, start, end))
             taken = end  # may step back behind a swallowed space: the reference's own order of things
         return found
 
@@ -129,14 +130,17 @@ class Exclusions:
 def exclusions(tokens: Iterable[AddedToken], normalize: Callable[[str], str], *, position_matters: bool) -> Exclusions:
     """`position_matters`: text after a token is treated unlike a continuation, so no boundary may follow one.
 
-    Raises `UnsupportedTokenizer` for a normalized token of which nothing is left: the reference then finds it
-    everywhere.
+    Raises `UnsupportedTokenizer` for a normalized token of which nothing is left (the reference then finds it
+    everywhere) and for blank tokens that strip next to others that do (the reference panics on some texts).
     """
     kept = [token for token in tokens if token.content]
     raw = [(token, token.content) for token in kept if not token.normalized]
     image = [(token, normalize(token.content)) for token in kept if token.normalized]
     if not all(literal for _, literal in image):
         raise UnsupportedTokenizer("added_tokens.empty_literal", "a normalized added token becomes the empty string")
+    for literals in (raw, image):
+        if any(t.lstrip and literal.isspace() for t, literal in literals) and any(t.rstrip for t, _ in literals):
+            raise UnsupportedTokenizer("added_tokens.blank_strips", "a blank added token strips what another strips")
     return Exclusions(_forbidden(raw, position_matters), _forbidden(image, position_matters))
 
 
