@@ -46,7 +46,7 @@ Span = tuple[int, int, int]
 
 
 @cache
-def flag_tests() -> CharacterTests:
+def charset() -> CharacterTests:
     return character_tests()
 
 
@@ -55,7 +55,7 @@ def reference_of(data: bytes) -> Reference:
 
 
 def raw_set(reference: Reference) -> LiteralSet:
-    return LiteralSet([(t.content, t) for t in reference.added_tokens() if t.content and not t.normalized], flag_tests())
+    return LiteralSet([(t.content, t) for t in reference.added_tokens() if t.content and not t.normalized], charset())
 
 
 def spans(reference: Reference, text: str) -> list[Span]:
@@ -260,12 +260,12 @@ def test_tokens_beside_each_other_and_at_the_ends() -> None:
 
 
 def test_an_empty_set_finds_nothing() -> None:
-    assert LiteralSet([], flag_tests()).find("anything") == []
+    assert LiteralSet([], charset()).find("anything") == []
 
 
 def test_two_tokens_with_one_literal_are_refused() -> None:
     with pytest.raises(UnsupportedTokenizer) as caught:
-        LiteralSet([("a", AddedToken(1, "a")), ("a", AddedToken(2, "A"))], flag_tests())
+        LiteralSet([("a", AddedToken(1, "a")), ("a", AddedToken(2, "A"))], charset())
     assert caught.value.code == "added_tokens.duplicate"
 
 
@@ -284,7 +284,7 @@ def test_word_and_space_characters_are_those_of_the_flags_themselves() -> None:
     strip = reference_of(tokenizer_json(bpe("é"), added=[token(10, "X", rstrip=True)]))
     text = "".join(f"X{chr(p)}é" for p in points)
     swallowed = {start // 3 for _, start, end in spans(strip, text) if end - start > 1}
-    is_word, is_space = flag_tests().is_word, flag_tests().is_space
+    is_word, is_space = charset().is_word, charset().is_space
     assert [p for n, p in enumerate(points) if is_word(chr(p)) == (n in alone)] == []
     assert [p for n, p in enumerate(points) if is_space(chr(p)) != (n in swallowed)] == []
 
