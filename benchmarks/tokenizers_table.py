@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 import catalog
-from toktier_tier.admission.campaign import ProbeCache, admit
+from toktier_tier.admission.campaign import admit
+from toktier_tier.admission.comparisons import ProbeCache
 from toktier_tier.admission.compiled import DERIVER_VERSION, Verdict
 from toktier_tier.core.errors import TierError
 from toktier_tier.core.snapshot import parse_snapshot

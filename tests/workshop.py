@@ -337,6 +337,29 @@ def pre_tokenizers(*steps: Json) -> Json:
     return {"type": "Sequence", "pretokenizers": list(steps)}
 
 
+def bracketed_json() -> bytes:
+    """A byte-level tokenizer whose template puts tokens before *and* after the text; no small genuine file does."""
+    model = byte_telltale("ab .\n'se")
+    tokens = {name: len(model["vocab"]) + at for at, name in enumerate(("[CLS]", "[SEP]"))}
+    template = [
+        {"SpecialToken": {"id": "[CLS]", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+        {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
+        {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
+    ]
+    return tokenizer_json(
+        model,
+        pre_tokenizer=byte_level(),
+        post_processor={
+            "type": "TemplateProcessing",
+            "single": template,
+            "pair": [*template, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {name: {"id": name, "ids": [id], "tokens": [name]} for name, id in tokens.items()},
+        },
+        added=[token(id, name, special=True) for name, id in tokens.items()],
+    )
+
+
 # --- texts ----------------------------------------------------------------------------------------------------
 
 GENERAL = (

@@ -1,7 +1,7 @@
 """The works on whole texts: a full encode, by fresh encoder objects and by warm ones.
 
 Guarantee: every object's first and last answer are compared with the reference's. Cold means an object that has
-encoded `timing.PRIMER` only; warm, one that has encoded the very same text before. Engines take turns.
+encoded `timing.PRIMER` only; warm, one that has encoded the very same text before.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from .texts import Chat, Texts
 from .timing import time_encodes
 
 MOST_WARM = 60
+WARM_SLICES = 4
+"""The engines take turns in slices, so that a machine that is slow for a second is slow for all of them."""
 MOST_OBJECTS = {PEER: 2, FASTOKENS: 2}
 """They take seconds to load."""
 
@@ -72,15 +74,16 @@ class _Contender:
     route: str = ""
     times_ns: dict[bool, list[int]] = field(default_factory=lambda: {False: [], True: []})
 
-    def run(self, encodes: Encodes, expected: Ids, *, warm_s: float) -> None:
-        """One cold encode, then as many warm ones as fit into `warm_s`; none if it is 0."""
+    def run_cold(self, encodes: Encodes, expected: Ids) -> None:
         self.times_ns[False] += self._encodes(encodes, 1, expected)
-        if warm_s:
-            begun = perf_counter()
-            self._encodes(encodes, 1, expected)  # tells how long one takes, and isn't counted
-            count = int(warm_s / (perf_counter() - begun))
-            self.times_ns[True] += self._encodes(encodes, max(1, min(MOST_WARM, count)), expected)
         self.route = encodes.route
+
+    def run_warm(self, encodes: Encodes, expected: Ids, warm_s: float) -> None:
+        """As many encodes as fit into `warm_s`."""
+        begun = perf_counter()
+        self._encodes(encodes, 1, expected)  # tells how long one takes, and isn't counted
+        count = int(warm_s / (perf_counter() - begun))
+        self.times_ns[True] += self._encodes(encodes, max(1, min(MOST_WARM, count)), expected)
 
     def _encodes(self, encodes: Encodes, count: int, expected: Ids) -> list[int]:
         times, ids = encodes.encode(self.text, count)
@@ -126,11 +129,15 @@ class ColdWorks:
     def _measure(self, work: str, contenders: Sequence[_Contender]) -> list[Row]:
         expected = {text: self._engines.reference_ids(text) for text in {each.text for each in contenders}}
         for turn in range(self._plan.objects):
-            for each in contenders:
-                if turn < self._objects(each):
-                    # The reference is the same, cold and warm.
-                    warm_s = 0.0 if each.engine == REFERENCE else self._plan.cell_s / self._plan.objects
-                    each.run(self._fresh(each), expected[each.text], warm_s=warm_s)
+            running = [each for each in contenders if turn < self._objects(each)]
+            objects = [self._fresh(each) for each in running]
+            for each, encodes in zip(running, objects, strict=True):
+                each.run_cold(encodes, expected[each.text])
+            slice_s = self._plan.cell_s / self._plan.objects / WARM_SLICES
+            for _ in range(WARM_SLICES):
+                for each, encodes in zip(running, objects, strict=True):
+                    if each.engine != REFERENCE:  # which is the same, cold and warm
+                        each.run_warm(encodes, expected[each.text], slice_s)
         return [row for each in contenders for row in each.rows(work)]
 
     def _objects(self, each: _Contender) -> int:

@@ -79,7 +79,7 @@ class Engines:
 
     def fallbacks(self) -> str:
         """How often the tier's encoder had to leave a text to the reference, by reason; `rebuilt` counts rebuilds."""
-        counts = self.tier.cores.fallbacks() if self.tier.cores is not None else {}
+        counts = self.tier.fallbacks()
         return ", ".join(f"{reason}: {count}" for reason, count in counts.items()) or "none"
 
     def fresh(self, engine: str, *, workers: int = WORKERS) -> FullEncoder:

@@ -78,7 +78,7 @@ def test_code_points_on_which_a_candidate_errs_are_found_exactly() -> None:
 
 
 def test_every_scalar_value_stands_in_exactly_one_block() -> None:
-    blocks = _blocks(assigned())
+    blocks = _blocks(assigned(), unassigned=True)
     points = [point for block in blocks for point in block.points]
     assert sorted(points) == np.flatnonzero(is_scalar()).tolist()
     for block in blocks:

@@ -226,7 +226,7 @@ def test_a_token_that_starts_with_a_swallowed_space_is_found_all_the_same() -> N
 
 
 def test_white_space_that_is_a_token_and_stripped_is_exact_or_refused() -> None:
-    # BUG: a match of which an earlier one's strip leaves nothing is given as a token.
+    # Found here: a match of which an earlier one's strip leaves nothing was given as a token.
     model = telltale("ab ")
     data = tokenizer_json(
         model, pre_tokenizer=split(".", "Isolated"), added=[token(500, "  ", lstrip=True, rstrip=True)]

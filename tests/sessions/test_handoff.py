@@ -224,7 +224,7 @@ def test_every_strange_header_field_is_refused_or_harmless(tier: Tier, keep_text
             # What is taken over says what it is: no length or count that isn't so, and it can go on.
             assert arrived.ids().tolist() == state.ids().tolist(), (path, document)
             assert isinstance(arrived.revision, int)
-            assert arrived.revision >= 0, (path, document)  # BUG: a negative revision is taken over
+            assert arrived.revision >= 0, (path, document)
             assert arrived.chars_before == sorted(arrived.chars_before), (path, document)
             before = frozen(arrived)
             with small_rope():
@@ -251,14 +251,14 @@ def test_every_strange_header_field_is_refused_or_harmless(tier: Tier, keep_text
     ],
 )
 def test_a_header_that_is_no_header_is_refused(tier: Tier, raw: bytes) -> None:
-    # BUG: RecursionError leaves `import_state` for deep nesting.
+    # Found here: RecursionError left `import_state` for deep nesting.
     with pytest.raises(StateCorrupt):
         import_state(sealed(None, b"", raw=raw), tier.tokenizer)
 
 
 @pytest.mark.parametrize("revision", ["1e999", "-1e999", "NaN", "Infinity"])
 def test_a_revision_that_is_no_number_is_refused(tier: Tier, revision: str) -> None:
-    # BUG: OverflowError leaves `import_state` for an infinite revision.
+    # Found here: OverflowError left `import_state` for an infinite revision.
     header, rest = unsealed(export_state(opened(tier, "some text"), tier.tokenizer.fingerprint))
     raw = json.dumps({**header, "revision": "HERE"}).replace('"HERE"', revision).encode()
     with pytest.raises(StateCorrupt):

@@ -110,7 +110,7 @@ def test_an_entry_larger_than_the_budget_is_kept_alone() -> None:
 
 
 def test_an_entry_whose_time_is_over_is_never_returned() -> None:
-    # BUG: `pop` returns it; `close` then says that there was a session which no other call would have found.
+    # Found here: `pop` returned it; `close` then said that there was a session which no other call would have found.
     now_s = [0.0]
     table = table_of(10, lambda: now_s[0])
     table.put(key("a"), 1, 5)

@@ -189,11 +189,12 @@ def print_report(report: Report, console: Console) -> None:
         style = "red" if phase.divergences else ""
         phases.add_row(phase.name, f"{phase.checks:,}", f"{phase.characters:,}", f"{phase.divergences:,}", style=style)
     console.print(phases)
-    encoders = Table("encoder", "verdict", "code points left to the reference", "checks", "reason", title="Encoders")
+    encoders = Table("encoder", "verdict", "code points not trusted", "checks", "reason", title="Encoders")
     for name, found in report.encoders.items():
         unsafe = sum(last - first + 1 for first, last in found.unsafe)
         reason = found.reason if len(found.reason) <= 60 else found.reason[:57] + "..."
-        encoders.add_row(found.version or name, found.verdict.value, f"{unsafe:,}", f"{found.checks:,}", reason)
+        title = f"{name} {found.version.partition('==')[2]}".strip()
+        encoders.add_row(title, found.verdict.value, f"{unsafe:,}", f"{found.checks:,}", reason)
     console.print(encoders)
     colour = "green" if report.verdict is Verdict.ADMITTED else "yellow"
     console.print(f"verdict [{colour}]{report.verdict.value}[/{colour}] {report.reason}, served by {report.encoder}")

@@ -32,6 +32,9 @@ class TextEncoder(Protocol):
 
     def encode(self, text: str, position: Position = Position.TEXT_START) -> Ids: ...
 
+    def encode_full(self, text: str) -> Ids:
+        """`encode` of a whole text, by several workers where that pays."""
+
     def encode_chunks(self, text: str, position: Position = Position.TEXT_START) -> list[tuple[str, Ids]]:
         """Like `encode`, as (text, ids) chunks that end at boundaries; their concatenation is the encoding."""
 

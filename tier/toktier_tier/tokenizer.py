@@ -9,17 +9,18 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
 from .admission.compiled import CompiledSnapshot, Verdict
 from .core.errors import StateCorrupt
-from .core.pipeline import Position
 from .core.repair import Repairer, TemplateIds
 from .core.values import check_text
 from .encoders.assemble import Cores, build_text_encoder
 from .encoders.candidates import encoder_version
 from .encoders.reference import Reference
+from .encoders.whole import WholeEncoder, build_whole
 from .ports import Ids, TextEncoder
 
 
@@ -44,6 +45,7 @@ class TierTokenizer:
         self.quarantined = False
         self._quarantine_lock = threading.Lock()
         self.cores: Cores | None = None
+        self.whole: WholeEncoder | None = None
         self.text_encoder: TextEncoder | None = None
         self.repairer: Repairer | None = None
         if compiled.verdict is not Verdict.ADMITTED:
@@ -56,12 +58,15 @@ class TierTokenizer:
             reference, compiled.rule, self.cores, settled=compiled.settled_points(), pool=pool, workers=workers
         )
         self.text_encoder = encoder
+        if compiled.whole is not None:
+            rebuild = partial(build_whole, reference, compiled.encoder)
+            self.text_encoder = self.whole = WholeEncoder(encoder, rebuild(), compiled.whole.unsafe_points(), rebuild)
         if compiled.rule.kind != "none":
             self.repairer = Repairer(
                 fingerprint=self.fingerprint,
                 rule=compiled.rule,
-                encode=encoder.encode,
-                encode_chunks=encoder.encode_chunks,
+                encode=self.text_encoder.encode,
+                encode_chunks=self.text_encoder.encode_chunks,
                 overlap_chars=compiled.longest_entry_chars + 1,
                 template=self.template,
             )
@@ -82,8 +87,7 @@ class TierTokenizer:
         encoder = self.text_encoder
         if encoder is None:
             return self.reference.encode_text(text)
-        chunks = encoder.encode_chunks(text, Position.TEXT_START)
-        return chunks[0][1] if len(chunks) == 1 else np.concatenate([ids for _, ids in chunks])
+        return encoder.encode_full(text)
 
     def quarantine(self) -> bool:
         """From now on the reference only, for as long as this object lives; whether this call made it so."""
@@ -92,7 +96,16 @@ class TierTokenizer:
         self.repairer, self.text_encoder = None, None
         if self.cores is not None:
             self.cores.quarantine()
+        if self.whole is not None:
+            self.whole.guarded.quarantine()
         return first
+
+    def fallbacks(self) -> dict[str, int]:
+        """How often each guard sent text to slower work, by reason; `whole.` is the whole-file form's."""
+        counts = self.cores.fallbacks() if self.cores is not None else {}
+        if self.whole is not None:
+            counts.update({f"whole.{reason}": count for reason, count in self.whole.guarded.fallbacks.items()})
+        return counts
 
 
 def check_fit(reference: Reference, compiled: CompiledSnapshot) -> None:

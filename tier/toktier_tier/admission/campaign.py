@@ -5,74 +5,59 @@ every phase without one divergence, and every planted fault was caught by the ve
 budget and libraries give the same report: work is counted, not timed (`budget_s` is nominal).
 
 Phases: rule (split level and ID level), pipeline (added tokens and normalizer against the whole reference), then
-per candidate a probe of every code point, IDs, replayed sessions, and history; planted faults last.
+planted faults, and per candidate a probe of every code point, IDs, replayed sessions, and history. Last, the
+whole-file form of the candidate that serves (see `whole`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from ..core.added_tokens import exclusions
 from ..core.boundaries import BoundaryRule, derive_class_rule, no_rule
-from ..core.classes import Settled, ranges_of
+from ..core.classes import ranges_of
 from ..core.errors import EncoderUnavailable, UnsupportedTokenizer
 from ..core.pipeline import Position
-from ..core.repair import Repairer, WitnessMismatch
-from ..core.session import SessionState
-from ..core.values import Patch
 from ..core.vocabulary import derive_adjacency_rule, longest_entry_chars
 from ..encoders.assemble import Cores, build_text_encoder, core_documents, settled_points
 from ..encoders.candidates import CANDIDATES, build_candidate
-from ..encoders.reference import REFERENCE_VERSION, CoreReference, Reference, ReferenceProbe, class_members, pieces_of
-from ..ports import Encoder, Ids, TextEncoder
+from ..encoders.reference import REFERENCE_VERSION, CoreReference, Reference, ReferenceProbe, class_members
+from ..encoders.snapshot_encoder import SnapshotEncoder
+from ..ports import Encoder, TextEncoder
+from .comparisons import (
+    CONTEXTS_PER_S,
+    HISTORIES_PER_S,
+    SESSIONS_PER_S,
+    SHORT_STRINGS_PER_S,
+    Campaign,
+    ProbeCache,
+    Progress,
+    check_contexts,
+    check_history,
+    check_ids,
+    check_sessions,
+    check_splits,
+)
 from .compiled import CompiledSnapshot, EncoderVerdict, Verdict
-from .faults import ENCODER_FAULTS, plant_rule_fault
+from .faults import ENCODER_FAULTS, FAULT_HISTORIES, FAULT_TEXTS, Liar, plant_rule_fault
 from .probe import MAX_UNSAFE_POINTS, ProbeResult, probe_encoders
 from .report import Phase, Report
 from .texts import Texts
+from .whole import try_whole
 
-Progress = Callable[[str, float], None]
-ProbeCache = MutableMapping[str, dict[str, ProbeResult]]
-"""Probes by digest of the core tokenizer: files that differ in added tokens or template only share theirs."""
-
-SHORT_STRINGS_PER_S = 1_500
-CONTEXTS_PER_S = 60
-SESSIONS_PER_S = 0.4
-HISTORIES_PER_S = 0.2
-FAULT_TEXTS = 24
 FAULT_STRINGS = 3_000
 FAULT_CONTEXTS = 400
-FAULT_HISTORIES = 4
 
 
 @dataclass(frozen=True)
 class Admission:
     report: Report
     compiled: CompiledSnapshot
-
-
-@dataclass
-class _Campaign:
-    reference: Reference
-    rule: BoundaryRule
-    texts: Texts
-    budget_s: float
-    progress: Progress
-    overlap_chars: int
-    probes: ProbeCache = field(default_factory=dict)
-    settled: Settled | None = None
-    pieces: Callable[[str, Position], list[Any]] | None = None
-    phases: list[Phase] = field(default_factory=list)
-
-    def count(self, per_second: float, share: float = 1.0) -> int:
-        return max(int(per_second * share * self.budget_s), 4)
 
 
 def derive_rule(reference: Reference) -> BoundaryRule:
@@ -115,7 +100,7 @@ def admit(
     tell("rule: derive", 0.0)
     rule = derive_rule(reference) if rule is None else rule
     overlap = longest_entry_chars(reference.snapshot.model) + 1
-    campaign = _Campaign(reference, rule, Texts(reference.snapshot, rule, seed, corpus), budget_s, tell, overlap)
+    campaign = Campaign(reference, rule, Texts(reference.snapshot, rule, seed, corpus), budget_s, tell, overlap)
     campaign.probes = {} if probes is None else probes
     if rule.kind == "none":
         return _conclude(campaign, Verdict.REFERENCE_ONLY, rule.reason, {}, seed)
@@ -136,11 +121,11 @@ def admit(
 
 
 def _conclude(
-    campaign: _Campaign, verdict: Verdict, reason: str, encoders: dict[str, EncoderVerdict], seed: int
+    campaign: Campaign, verdict: Verdict, reason: str, encoders: dict[str, EncoderVerdict], seed: int
 ) -> Admission:
     snapshot = campaign.reference.snapshot
     settled = campaign.settled
-    exact = [name for name, found in encoders.items() if found.verdict is Verdict.ADMITTED]
+    exact = [name for name in CANDIDATES if name in encoders and encoders[name].verdict is Verdict.ADMITTED]
     compiled = CompiledSnapshot(
         fingerprint=snapshot.fingerprint,
         sha256=snapshot.sha256,
@@ -169,142 +154,11 @@ def _conclude(
     return Admission(report, compiled)
 
 
-# --- the comparisons ------------------------------------------------------------------------------------------
-
-
-def check_splits(campaign: _Campaign, count: int, rule: BoundaryRule | None = None) -> Phase:
-    """Every claimed boundary of short strings: pieces (or IDs, where one piece is all) left and right apart."""
-    rule = rule or campaign.rule
-    phase = Phase("rule: splits")
-    pieces = campaign.pieces or pieces_of(campaign.reference)
-    campaign.pieces = pieces
-    texts = _short_strings(campaign, count)
-    for index, text in enumerate(texts):
-        if index % 512 == 0:
-            campaign.progress(phase.name, index / max(len(texts), 1))
-        positions = [p for p in range(1, len(text)) if rule.holds(text[p - 1], text[p])]
-        if not positions:
-            continue
-        whole = pieces(text, Position.TEXT_START)
-        for position in positions:
-            apart = pieces(text[:position], Position.TEXT_START) + pieces(text[position:], Position.CONTINUATION)
-            phase.compare(apart == whole, text, position)
-    return phase
-
-
-def _short_strings(campaign: _Campaign, count: int) -> list[str]:
-    """All pairs of representatives in a few frames, then random strings of 3 to 8; at most `count`."""
-    texts = campaign.texts
-    representatives = texts.representatives
-    frames = ("{}{}", "a{}{}", "{}{}a", " {}{} ")
-    pairs = len(representatives) ** 2
-    strings: list[str] = []
-    if 2 * pairs <= count:
-        strings = [frame.format(a, b) for a in representatives for b in representatives for frame in frames[:2]]
-    while len(strings) < count:
-        strings.append(texts.short(texts.between(2, 8)))
-    return strings
-
-
-def check_contexts(campaign: _Campaign, encoder: TextEncoder, count: int, rule: BoundaryRule | None = None) -> Phase:
-    """IDs of long hostile texts, cut at one claimed boundary each, the right side as a continuation."""
-    rule = rule or campaign.rule
-    phase = Phase("rule: contexts")
-    whole = campaign.reference.encode_text
-    for index in range(count):
-        if index % 64 == 0:
-            campaign.progress(phase.name, index / count)
-        text = campaign.texts.adversarial(campaign.texts.between(8, 160))
-        positions = [p for p in range(1, len(text)) if rule.holds(text[p - 1], text[p])]
-        if not positions:
-            continue
-        expected = whole(text).tobytes()
-        for position in {campaign.texts.pick(positions) for _ in range(4)}:
-            left = whole(text[:position])
-            right = encoder.encode(text[position:], Position.CONTINUATION)
-            phase.compare(np.concatenate([left, right]).tobytes() == expected, text, position)
-    return phase
-
-
-def check_ids(campaign: _Campaign, encoder: TextEncoder, name: str, count: int) -> Phase:
-    """IDs of whole texts, long and short, with added tokens and without; chunked ones too."""
-    phase = Phase(name)
-    for index in range(count):
-        if index % 16 == 0:
-            campaign.progress(name, index / count)
-        make = (campaign.texts.adversarial, campaign.texts.natural, campaign.texts.mixed)[index % 3]
-        text = make(campaign.texts.between(1, 3_000))
-        if index % 29 == 0:
-            text = campaign.texts.mixed(40_000)
-        chunks = [(text, encoder.encode(text))] if index % 2 else encoder.encode_chunks(text)
-        ids = np.concatenate([ids for _, ids in chunks])
-        phase.compare(ids.tobytes() == campaign.reference.encode_text(text).tobytes(), text)
-    return phase
-
-
-def check_sessions(campaign: _Campaign, encoder: TextEncoder, name: str, count: int) -> Phase:
-    """Replayed sessions: appends and edits of all sizes; at checkpoints the state against a full encode."""
-    phase = Phase(name)
-    repairer = Repairer(
-        fingerprint=campaign.reference.snapshot.fingerprint,
-        rule=campaign.rule,
-        encode=encoder.encode,
-        encode_chunks=encoder.encode_chunks,
-        overlap_chars=campaign.overlap_chars,
-    )
-    for index in range(count):
-        campaign.progress(name, index / count)
-        state = repairer.open(campaign.texts.mixed(campaign.texts.between(0, 3_000)))
-        client = state.ids()
-        for step in range(24):
-            try:
-                client = _random_change(campaign.texts, repairer, state).apply(client)
-            except WitnessMismatch:
-                phase.compare(False, state.text())
-                break
-            if step % 8 == 7:
-                expected = campaign.reference.encode_text(state.text()).tobytes()
-                phase.compare(state.ids().tobytes() == expected == client.tobytes(), state.text())
-    return phase
-
-
-def _random_change(texts: Texts, repairer: Repairer, state: SessionState) -> Patch:
-    text = texts.mixed(texts.pick((1, 1, 2, 5, 40, 300, 1_500)))
-    if texts.pick((0, 0, 1)) == 0:
-        return repairer.append(state, text)
-    stop = texts.pick((state.chars, texts.between(0, state.chars)))
-    start = max(stop - texts.pick((0, 1, 10, 200, 2_000)), 0)
-    return repairer.replace(state, start, stop, text)
-
-
-def check_history(campaign: _Campaign, encoder: TextEncoder, name: str, count: int) -> Phase:
-    """One long-lived encoder and many conversations: a prefix of 4,096 characters or more, then longer texts.
-
-    Most without added tokens, which would hand the encoder many short pieces instead of a long one.
-    """
-    phase = Phase(name)
-    texts = campaign.texts
-    makes = (texts.words, partial(texts.adversarial, literals=False), texts.natural, texts.mixed)
-    for index in range(count):
-        campaign.progress(name, index / count)
-        text = makes[index % 4](texts.between(9_000, 14_000))
-        for stop in (*_inner_positions(campaign, text, 3), len(text)):
-            ids = encoder.encode(text[:stop])
-            phase.compare(ids.tobytes() == campaign.reference.encode_text(text[:stop]).tobytes(), text[:stop])
-    return phase
-
-
-def _inner_positions(campaign: _Campaign, text: str, count: int) -> list[int]:
-    """Positions past 4,096 characters that are no boundary, where history would show; inside a word if possible."""
-    inner = [p for p in range(4_096, len(text)) if not campaign.rule.holds(text[p - 1], text[p])]
-    words = [p for p in inner if text[p - 1 : p + 1].isascii() and text[p - 1 : p + 1].isalpha()]
-    return sorted({campaign.texts.pick(words or inner) for _ in range(count)}) if inner else []
-
-
 # --- candidates -----------------------------------------------------------------------------------------------
 
 
-def _try_candidates(campaign: _Campaign, names: Sequence[str]) -> dict[str, EncoderVerdict]:
+def _try_candidates(campaign: Campaign, names: Sequence[str]) -> dict[str, EncoderVerdict]:
+    """Verdicts by candidate, and on the whole-file form of the one that will serve."""
     document = core_documents(campaign.reference)[Position.CONTINUATION]
     verdicts: dict[str, EncoderVerdict] = {}
     built: dict[str, Encoder] = {}
@@ -317,10 +171,20 @@ def _try_candidates(campaign: _Campaign, names: Sequence[str]) -> dict[str, Enco
         probed = _probe(campaign, document, built)
         for name, candidate in built.items():
             verdicts[name] = _judge(campaign, name, candidate.version, probed[name])
-    return {name: verdicts[name] for name in names}
+    verdicts = {name: verdicts[name] for name in names}
+    serving = next((name for name in names if verdicts[name].verdict is Verdict.ADMITTED), None)
+    if serving is not None:
+        found = try_whole(campaign, serving, _staged(campaign, verdicts[serving]))
+        verdicts[found.name] = found
+    return verdicts
 
 
-def _probe(campaign: _Campaign, document: dict[str, Any], built: dict[str, Encoder]) -> dict[str, ProbeResult]:
+def _staged(campaign: Campaign, verdict: EncoderVerdict) -> SnapshotEncoder:
+    cores = Cores(campaign.reference, verdict.name, verdict.unsafe_points())
+    return build_text_encoder(campaign.reference, campaign.rule, cores, settled=campaign.settled)
+
+
+def _probe(campaign: Campaign, document: dict[str, Any], built: dict[str, Encoder]) -> dict[str, ProbeResult]:
     versions = [REFERENCE_VERSION, *(candidate.version for candidate in built.values())]
     key = hashlib.sha256(json.dumps([document, versions], sort_keys=True).encode()).hexdigest()
     if key not in campaign.probes:
@@ -333,14 +197,13 @@ def _probe(campaign: _Campaign, document: dict[str, Any], built: dict[str, Encod
     return campaign.probes[key]
 
 
-def _judge(campaign: _Campaign, name: str, version: str, probed: ProbeResult) -> EncoderVerdict:
+def _judge(campaign: Campaign, name: str, version: str, probed: ProbeResult) -> EncoderVerdict:
     if probed.points > MAX_UNSAFE_POINTS or any(first < 0x80 for first, _ in probed.unsafe):
         return EncoderVerdict(
             name, version, Verdict.REJECTED, "encoder.too_many_unsafe", probed.checks, probed.points, probed.unsafe
         )
     verdict = EncoderVerdict(name, version, Verdict.ADMITTED, "", probed.checks, 0, probed.unsafe)
-    cores = Cores(campaign.reference, name, verdict.unsafe_points())
-    encoder = build_text_encoder(campaign.reference, campaign.rule, cores, settled=campaign.settled)
+    encoder = _staged(campaign, verdict)
     phases = [
         check_ids(campaign, encoder, f"{name}: ids", campaign.count(CONTEXTS_PER_S, 0.5)),
         check_sessions(campaign, encoder, f"{name}: sessions", campaign.count(SESSIONS_PER_S)),
@@ -363,15 +226,7 @@ def _judge(campaign: _Campaign, name: str, version: str, probed: ProbeResult) ->
 # --- planted faults -------------------------------------------------------------------------------------------
 
 
-class _Liar:
-    """An encoder with a planted fault, behind the encoder protocol."""
-
-    def __init__(self, honest: Encoder, lie: Callable[[Callable[[str], Ids]], Callable[[str], Ids]]) -> None:
-        self.name, self.version = honest.name, honest.version
-        self.encode = lie(honest.encode)
-
-
-def _planted(campaign: _Campaign, encoder: TextEncoder, cores: Cores) -> bool:
+def _planted(campaign: Campaign, encoder: TextEncoder, cores: Cores) -> bool:
     """Plant every fault, the encoder's into `cores` (which stay spoilt); whether one went uncaught."""
     phase = Phase("planted faults")
     campaign.progress("planted: rule", 0.0)
@@ -380,7 +235,7 @@ def _planted(campaign: _Campaign, encoder: TextEncoder, cores: Cores) -> bool:
     phase.compare(check_contexts(campaign, encoder, FAULT_CONTEXTS, wrong).divergences > 0, "ID level")
     for name, lie in ENCODER_FAULTS.items():
         for core in set(cores.by_position.values()):
-            core.replace(_Liar(core.reference, lie))
+            core.replace(Liar(name, lie(core.reference.encode)))
         caught = check_ids(campaign, encoder, f"planted: {name}", FAULT_TEXTS).divergences
         caught += check_history(campaign, encoder, f"planted: {name}", FAULT_HISTORIES).divergences
         phase.compare(caught > 0, name)

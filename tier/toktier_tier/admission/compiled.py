@@ -25,8 +25,8 @@ from ..core.classes import Bools, Ranges, Settled, points_of
 from ..core.errors import StateCorrupt
 
 COMPILED_FORMAT = "toktier-compiled/1"
-DERIVER_VERSION = 1
-"""Raised by one whenever the derivation of rules changes; a compiled snapshot of another version is made anew."""
+DERIVER_VERSION = 2
+"""Raised by one whenever the derivation of rules or the campaign changes. Another version's snapshots are made anew."""
 
 
 class Verdict(Enum):
@@ -53,11 +53,17 @@ class EncoderVerdict:
         return points_of(self.unsafe)
 
 
+def whole_name(name: str) -> str:
+    """Under which the whole-file form of candidate `name` is listed."""
+    return f"{name}/whole"
+
+
 @dataclass(frozen=True)
 class CompiledSnapshot:
     """Everything a tier needs beside the tokenizer.json: verdict, rule, encoders.
 
     encoder   the admitted encoder that serves: a candidate's name or `reference`
+    encoders  verdicts by name; `<name>/whole` is a candidate's whole-file form
     settled   what the normalizer leaves as it is: `always` and `alone` of `core.classes.Settled`; None: not applicable
     """
 
@@ -76,6 +82,12 @@ class CompiledSnapshot:
     def unsafe(self) -> Bools | None:
         chosen = self.encoders.get(self.encoder)
         return chosen.unsafe_points() if chosen else None
+
+    @property
+    def whole(self) -> EncoderVerdict | None:
+        """The verdict on the serving encoder's whole-file form, if that was admitted."""
+        found = self.encoders.get(whole_name(self.encoder))
+        return found if found is not None and found.verdict is Verdict.ADMITTED else None
 
     def settled_points(self) -> Settled | None:
         return Settled(*map(points_of, self.settled)) if self.settled is not None else None

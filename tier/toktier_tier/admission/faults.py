@@ -14,6 +14,17 @@ from ..core.boundaries import BoundaryRule, seal
 from ..ports import Ids
 
 Encode = Callable[[str], Ids]
+FAULT_TEXTS = 24
+FAULT_HISTORIES = 4
+
+
+class Liar:
+    """An encoder with a planted fault, behind the encoder protocol."""
+
+    version = "planted"
+
+    def __init__(self, name: str, encode: Encode) -> None:
+        self.name, self.encode = name, encode
 
 
 def _swaps(encode: Encode) -> Encode:

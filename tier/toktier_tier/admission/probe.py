@@ -43,11 +43,16 @@ class ProbeResult:
 
 
 def probe_encoders(
-    candidates: Mapping[str, Encode], reference: Encode, assigned: Bools, progress: Callable[[float], None]
+    candidates: Mapping[str, Encode],
+    reference: Encode,
+    assigned: Bools,
+    progress: Callable[[float], None],
+    *,
+    unassigned: bool = True,
 ) -> dict[str, ProbeResult]:
     """Compare each candidate with `reference` on every code point; `assigned` are those the reference knows."""
     probes = {name: _Probe(encode, reference) for name, encode in candidates.items()}
-    jobs = _blocks(assigned)
+    jobs = _blocks(assigned, unassigned)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         expected = pool.map(lambda block: reference(block.text()).tobytes(), jobs)
         for index, (block, ids) in enumerate(zip(jobs, expected, strict=True)):
@@ -58,10 +63,10 @@ def probe_encoders(
     return {name: probe.result() for name, probe in probes.items()}
 
 
-def _blocks(assigned: Bools) -> list[_Block]:
+def _blocks(assigned: Bools, unassigned: bool) -> list[_Block]:
     frames: dict[str, list[int]] = {FRAME: [], UNASSIGNED_FRAME: [], EMPTY_PLANE_FRAME: []}
     for point in range(CODE_POINTS):
-        if 0xD800 <= point < 0xE000:
+        if 0xD800 <= point < 0xE000 or not (unassigned or assigned[point]):
             continue
         if 0x40000 <= point < 0xE0000 or point >= 0xF0000:
             frames[EMPTY_PLANE_FRAME].append(point)

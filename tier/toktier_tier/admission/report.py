@@ -55,13 +55,15 @@ class Report:
 
     @property
     def checks(self) -> int:
-        return sum(p.checks for p in self.phases) + sum(e.checks for e in self.encoders.values())
+        return sum(phase.checks for phase in self._own()) + sum(e.checks for e in self.encoders.values())
 
     @property
     def divergences(self) -> int:
         """Of the rule and the pipeline; a rejected candidate's are with its own verdict."""
-        own = [phase for phase in self.phases if phase.name.partition(":")[0] not in self.encoders]
-        return sum(phase.divergences for phase in own)
+        return sum(phase.divergences for phase in self._own())
+
+    def _own(self) -> list[Phase]:
+        return [phase for phase in self.phases if phase.name.partition(":")[0] not in self.encoders]
 
     def to_document(self) -> dict[str, Any]:
         boundary, pairs = self.rule.pairs()

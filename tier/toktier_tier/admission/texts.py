@@ -133,6 +133,7 @@ class Texts:
     def __init__(self, snapshot: Snapshot, rule: BoundaryRule, seed: int, corpus: Sequence[str] = ()) -> None:
         self._random = random.Random(f"{seed}/{snapshot.fingerprint}")
         self.literals = [token.content for token in snapshot.added_tokens if token.content]
+        self._literals = frozenset(self.literals)
         self.representatives = self._representatives(rule)
         self._entries = self._spelled(snapshot)
         self._corpus = [NATURAL, *corpus]
@@ -185,9 +186,16 @@ class Texts:
 
     def words(self, chars: int) -> str:
         """`chars` characters of words with single spaces between: no added token cuts into it."""
-        words = [word for word in self.natural(4 * chars).split() if word.isalpha()]
+        words = [word for word in self.natural(4 * chars).split() if word.isalpha() and not self._holds_literal(word)]
         self._random.shuffle(words)
         return " ".join(words)[:chars]
+
+    def run(self, chars: int) -> str:
+        """One piece of `chars` characters, as far as the pattern allows: a character repeated, or random letters."""
+        draw = self._random
+        if draw.random() < 0.3:
+            return "".join(draw.choices("etaoinshrdlu", k=chars))
+        return draw.choice(self.representatives) * chars
 
     def mixed(self, chars: int) -> str:
         """Natural text with adversarial stretches and added tokens strewn in."""
@@ -208,6 +216,13 @@ class Texts:
 
     def pick(self, options: Sequence[int]) -> int:
         return self._random.choice(options)
+
+    def sample(self, options: Sequence[str], count: int) -> list[str]:
+        return self._random.sample(options, count)
+
+    def _holds_literal(self, word: str) -> bool:
+        pieces = (word[start:stop] for start in range(len(word)) for stop in range(start + 1, len(word) + 1))
+        return not self._literals.isdisjoint(pieces)
 
     def _part(self, literals: bool) -> str:
         draw = self._random

@@ -211,6 +211,7 @@ def _stages(pipeline: Pipeline, alphabet: Alphabet, probe: Probe) -> tuple[list[
     A step that prefixes whatever it is given sees pieces if a cutting step came before it: a boundary must then be
     cut by one of those earlier steps, or the piece would get its prefix in one reading and not in the other.
     """
+    _check_size(pipeline)
     stages: list[_Stage] = []
     deadline: int | None = None
     for position, step in enumerate(pipeline.pre_tokenizer):
@@ -236,6 +237,13 @@ def _stages(pipeline: Pipeline, alphabet: Alphabet, probe: Probe) -> tuple[list[
         else:
             stages.append(_literal_stage(step, alphabet))
     return stages, list(range(len(stages) if deadline is None else deadline))
+
+
+def _check_size(pipeline: Pipeline) -> None:
+    """Each distinct character class of the patterns costs a pass over every code point and a column of the table."""
+    patterns = [parse(step.source) for step in pipeline.pre_tokenizer if step.kind == "regex"]
+    if len({atom.source for pattern in patterns for atom in pattern.atoms}) > MAX_DISTINCT_ATOMS:
+        raise UnsupportedTokenizer("pattern.too_large", f"more than {MAX_DISTINCT_ATOMS} distinct character classes")
 
 
 def _one_character_stage(
@@ -267,8 +275,6 @@ def _regex_stage(step: PreTokenizerStep, alphabet: Alphabet, probe: Probe) -> _S
         )
     _check_case_folding(pattern, probe)
     found = compute_follow(pattern)
-    if len({atom.source for atom in pattern.atoms}) > MAX_DISTINCT_ATOMS:
-        raise UnsupportedTokenizer("pattern.too_large", f"more than {MAX_DISTINCT_ATOMS} distinct character classes")
     accepts = tuple(_accepted(atom, probe) for atom in pattern.atoms)
     follow = np.zeros((len(accepts), len(accepts)), dtype=bool)
     for i, j in found.pairs:

@@ -66,9 +66,16 @@ class Pipeline:
     @property
     def position_matters(self) -> bool:
         """Whether a stretch that follows an added token is treated differently from a continuation."""
-        after, inner = Position.AFTER_TOKEN, Position.CONTINUATION
+        return not self._alike(Position.AFTER_TOKEN)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether every stretch is treated alike, wherever it stands."""
+        return self._alike(Position.AFTER_TOKEN) and self._alike(Position.TEXT_START)
+
+    def _alike(self, position: Position) -> bool:
         documents = (self.normalizer_documents, self.pre_tokenizer_documents)
-        return any(bool(by_position[after] != by_position[inner]) for by_position in documents)
+        return all(bool(found[position] == found[Position.CONTINUATION]) for found in documents)
 
 
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"

@@ -18,6 +18,7 @@ from ..core.classes import Bools
 from ..ports import Encoder, Ids
 
 DEFAULT_MEMORY_BYTES = 1 << 30
+PICK_CHARS = 8_192
 CHECK_EVERY_CHARS = 32 << 20
 
 
@@ -93,9 +94,13 @@ class Guarded:
         return ids
 
     def _holds_unsafe(self, text: str) -> bool:
+        """Only called for text that isn't all ASCII. Long text is mostly ASCII: the rest is picked out first."""
         assert self._unsafe is not None
+        if len(text) > PICK_CHARS:
+            data = np.frombuffer(text.encode(), dtype=np.int8)
+            text = data[data < 0].tobytes().decode()
         points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-        return bool(self._unsafe[points].any())
+        return bool(self._unsafe.take(points).any())
 
     def _watch_memory(self) -> None:
         self._fed_chars = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from importlib import metadata
 from typing import Any
 
@@ -66,6 +66,11 @@ def _encode(tokenizer: Any, text: str, *, template: bool) -> Ids:
             raise
         raise InvalidText("text.reference_refuses", f"the reference can't encode this text: {error}"[:300]) from None
     return np.array(ids, dtype=np.uint32)
+
+
+def encode_of(tokenizer: Any) -> Callable[[str], Ids]:
+    """`encode` of a loaded tokenizer, without the template's tokens."""
+    return partial(_encode, tokenizer, template=False)
 
 
 class CoreReference:

@@ -96,6 +96,15 @@ class SnapshotEncoder:
             parts.append(self._stretches[position](text[at:]))
         return np.concatenate(parts)
 
+    def encode_full(self, text: str) -> Ids:
+        """`encode` of a whole text; where the reference encodes, large ones use all workers."""
+        if not self._parallel(text, Position.TEXT_START):
+            return self.encode(text)
+        return np.concatenate([ids for _, ids in self.encode_chunks(text)])
+
+    def _parallel(self, text: str, position: Position) -> bool:
+        return self._pool is not None and len(text) >= PARALLEL_CHARS and self._cores[position].is_reference
+
     def encode_chunks(self, text: str, position: Position = Position.TEXT_START) -> list[tuple[str, Ids]]:
         """(chunk, ids) pairs whose chunks join to `text` and end at boundaries.
 
@@ -104,7 +113,7 @@ class SnapshotEncoder:
         """
         chunks = self.cut(text)
         positions = [position] + [Position.CONTINUATION] * (len(chunks) - 1)
-        if self._pool is None or len(text) < PARALLEL_CHARS or not self._cores[position].is_reference:
+        if self._pool is None or not self._parallel(text, position):
             return [(chunk, self.encode(chunk, where)) for chunk, where in zip(chunks, positions, strict=True)]
         share = -(-len(chunks) // self._workers)
         shares = [range(start, min(start + share, len(chunks))) for start in range(0, len(chunks), share)]

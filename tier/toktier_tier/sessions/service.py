@@ -202,8 +202,7 @@ class SessionService:
         with self._lock:
             counts = {f"{type(what).__name__.lower()}.{what.value}": count for what, count in self._counts.items()}
             counts.update({f"evicted.{reason}": count for reason, count in self._table.evicted.items()})
-        if self.tokenizer.cores is not None:
-            counts.update({f"encoder.{reason}": count for reason, count in self.tokenizer.cores.fallbacks().items()})
+        counts.update({f"encoder.{reason}": count for reason, count in self.tokenizer.fallbacks().items()})
         return counts
 
     def __len__(self) -> int:

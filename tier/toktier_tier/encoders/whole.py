@@ -1,0 +1,73 @@
+"""The whole-file form of a candidate: built from the whole tokenizer.json, given text as it comes.
+
+One call for a text instead of one for each stretch between added tokens. It is admitted by itself, apart from the
+core form (see `admission.whole`), and only where the position of a stretch doesn't matter. What it may not answer
+(an unsafe code point, an exception, quarantine) is encoded stage by stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..core.classes import Bools
+from ..core.pipeline import Position
+from ..ports import Encoder, Ids
+from .candidates import build_candidate
+from .guarded import Guarded
+from .reference import Reference
+from .snapshot_encoder import EMPTY, SnapshotEncoder
+
+
+def whole_document(reference: Reference) -> dict[str, Any]:
+    """The snapshot's tokenizer.json without what acts on IDs or on their number only."""
+    return {
+        **reference.snapshot.document(),
+        "truncation": None,
+        "padding": None,
+        "post_processor": None,
+        "decoder": None,
+    }
+
+
+def build_whole(reference: Reference, name: str) -> Encoder:
+    """Raises `EncoderUnavailable` if the library isn't installed or refuses the file."""
+    return build_candidate(name, whole_document(reference))
+
+
+class _Staged:
+    """The stages behind the encoder protocol: what the guard falls back to."""
+
+    def __init__(self, staged: SnapshotEncoder) -> None:
+        self.name, self.version = "staged", ""
+        self.encode = staged.encode
+
+
+class WholeEncoder:
+    """`ports.TextEncoder` by one call a text. Thread-safe.
+
+    unsafe    code points on which the candidate's whole-file form differs from the reference; None: there are none
+    rebuild   makes a fresh candidate once this one has grown past the memory budget
+    """
+
+    def __init__(
+        self,
+        staged: SnapshotEncoder,
+        candidate: Encoder,
+        unsafe: Bools | None,
+        rebuild: Callable[[], Encoder] | None = None,
+    ) -> None:
+        self.staged = staged
+        self.guarded = Guarded(candidate, _Staged(staged), unsafe, rebuild=rebuild)
+        self._encode = self.guarded.encode
+
+    def encode(self, text: str, position: Position = Position.TEXT_START) -> Ids:
+        return self._encode(text) if text else EMPTY
+
+    def encode_full(self, text: str) -> Ids:
+        return self.encode(text)
+
+    def encode_chunks(self, text: str, position: Position = Position.TEXT_START) -> list[tuple[str, Ids]]:
+        if self.guarded.is_reference:
+            return self.staged.encode_chunks(text, position)
+        return [(chunk, self.encode(chunk)) for chunk in self.staged.cut(text)]
