@@ -3,7 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 export PYTHONPATH := benchmarks
 
-.PHONY: demo test check bench tokenizers e2e fuzz format clean
+.PHONY: demo test check bench bench-service tokenizers e2e fuzz format clean
 
 demo: $(VENV)/.ready  ## admit a real tokenizer, replay 300 agent turns, check every one (build/demo.json, .html)
 	$(PY) -m demo --out build
@@ -12,14 +12,18 @@ test: $(VENV)/.ready  ## all tests
 	$(PY) -m catalog --ci
 	$(PY) -m pytest -q -n 2 --dist loadfile
 
-check: $(VENV)/.ready  ## lint, types, layers
+check: $(VENV)/.ready  ## lint, types, layers, generated files
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	.ci/generate --check
 
 bench: $(VENV)/.ready  ## side by side with the peers (build/bench.json)
 	$(PY) -m bench --out build
+
+bench-service: $(VENV)/.ready  ## Append over gRPC beside a bare echo (build/bench-service.json)
+	$(PY) -m service_bench --out build
 
 tokenizers: $(VENV)/.ready  ## admit every tokenizer of the catalog (build/tokenizers.json)
 	$(PY) -m catalog --all

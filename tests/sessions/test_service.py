@@ -17,14 +17,16 @@ from toktier_tier.core.errors import (
     InvalidRequest,
     InvalidText,
     RevisionConflict,
+    SessionBusy,
     SessionNotFound,
     StateError,
     TierError,
 )
 from toktier_tier.core.pipeline import Position
 from toktier_tier.core.repair import Repairer
+from toktier_tier.core.session import SessionState
 from toktier_tier.core.snapshot import SpecialTokenPolicy
-from toktier_tier.core.values import Patch, Reason, Route
+from toktier_tier.core.values import Ids, Patch, Reason, Route
 from toktier_tier.sessions.service import MAX_NAME_CHARS, SessionService
 from toktier_tier.tokenizer import TierTokenizer
 from workshop import (
@@ -761,8 +763,11 @@ def test_after_a_quarantine_sessions_without_text_need_a_full_text(gpt2: Tier) -
             with pytest.raises(StateError) as caught:
                 service.append("t", "s", " more")
             assert caught.value.code == "session.text_not_kept"
+        for read in (service.ids, service.export, service.snapshot):
+            with pytest.raises(StateError) as caught:
+                read("t", "s")
+            assert caught.value.code == "session.text_not_kept"
         assert service.info("t", "s").revision == 0
-        assert service.ids("t", "s").tolist() == ids.tolist()
         patch = service.full_text("t", "s", text + " more")
     assert (patch.route, patch.reason) == (Route.REFERENCE, Reason.QUARANTINED)
     assert patch.apply(ids).tolist() == gpt2.ids(text + " more")
@@ -792,3 +797,360 @@ def test_small_models_without_merges_are_served_too() -> None:
     service.open("t", "s", "a b ")
     service.append("t", "s", "ba")
     assert service.ids("t", "s").tolist() == tier.ids("a b ba")
+
+
+# --- no ID of a fast path after a quarantine --------------------------------------------------------------------------
+
+
+def mistaken(service: SessionService, *names: str) -> None:
+    """Change an ID of each state, as a wrong encoder would have; nothing but a full encode can tell."""
+    for name in names:
+        state = service._find(service._key("t", name)).state
+        for ids in [segment.ids for segment in state.segments[:1]] or [state.tail_ids]:
+            ids.setflags(write=True)
+            ids[0] ^= 1
+
+
+READS: dict[str, Callable[[SessionService, str], list[int]]] = {
+    "ids": lambda service, name: service.ids("t", name).tolist(),
+    "snapshot": lambda service, name: service.snapshot("t", name)[1].tolist(),
+    "export": lambda service, name: restored(service, name),
+}
+
+
+def restored(service: SessionService, name: str) -> list[int]:
+    """What another pod, not quarantined, gets."""
+    other = SessionService(
+        TierTokenizer(service.tokenizer.reference, service.tokenizer.compiled, workers=1), keep_text=service.keep_text
+    )
+    other.restore("t", name, service.export("t", name))
+    return other.ids("t", name).tolist()
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("family", ["gpt2-novelai", "llama-3.1"])
+def test_what_a_fast_path_made_is_made_anew_before_it_is_told(family: str, read: str) -> None:
+    tier = family_tier(family, policy=POLICY.TEMPLATE if family == "llama-3.1" else POLICY.NONE)
+    text = sample_text(600)
+    with small_rope():
+        service = service_of(tier)
+        ids = service.open("t", "s", text).ids
+        mistaken(service, "s")
+        assert service.ids("t", "s").tolist() != ids.tolist()
+        service.tokenizer.quarantine()
+        for _ in range(2):
+            assert READS[read](service, "s") == full(tier, text)
+            assert service.info("t", "s").revision == 1  # once is enough
+        assert service.counts()["reason.snapshot.quarantined"] == 1
+        with pytest.raises(RevisionConflict):
+            service.append("t", "s", " more", expected_revision=0)
+        patch = service.append("t", "s", " more", expected_revision=1)
+        assert patch.apply(np.array(full(tier, text), dtype=np.uint32)).tolist() == full(tier, text + " more")
+        assert service.state_bytes == service.info("t", "s").state_bytes
+
+
+def test_what_the_reference_made_is_not_made_again(gpt2: Tier) -> None:
+    service = service_of(gpt2)
+    service.open("t", "old", "old")
+    service.tokenizer.quarantine()
+    service.open("t", "new", "new")
+    service.append("t", "old", " text")
+    for name, revision in (("new", 0), ("old", 1)):
+        assert service.snapshot("t", name)[0].revision == revision
+        service.export("t", name)
+        assert service.info("t", name).revision == revision
+
+
+def test_a_tokenizer_served_by_reference_has_nothing_to_make_anew() -> None:
+    tier = build_tier(tokenizer_json(unigram({"?": 0.0, "▁": -1.0, "a": -2.0}), pre_tokenizer=metaspace(split=False)))
+    service = SessionService(tier.tokenizer)
+    service.open("t", "s", "a a")
+    tier.tokenizer.quarantine()
+    assert service.ids("t", "s").tolist() == tier.ids("a a")
+    assert service.info("t", "s").revision == 0
+
+
+def test_replies_that_change_nothing_are_the_references_too(gpt2: Tier) -> None:
+    text = sample_text(300)
+    for act in (
+        lambda service: service.append("t", "s", ""),
+        lambda service: service.edit("t", "s", 5, 5, ""),
+        lambda service: service.full_text("t", "s", text),
+    ):
+        service = service_of(gpt2)
+        service.open("t", "s", text)
+        assert act(service).route is Route.UNCHANGED
+        mistaken(service, "s")
+        ids = service.ids("t", "s")
+        service.tokenizer.quarantine()
+        patch = act(service)
+        assert (patch.route, patch.revision) == (Route.REFERENCE, 1)
+        assert patch.apply(ids).tolist() == service.ids("t", "s").tolist() == gpt2.ids(text)
+
+
+def test_states_from_elsewhere_are_believed_until_a_quarantine_only(gpt2: Tier) -> None:
+    elsewhere = service_of(gpt2)
+    with small_rope():
+        text = sample_text(600)
+        elsewhere.open("t", "s", text)
+        mistaken(elsewhere, "s")  # in a sealed segment, where the witness of a hand-over doesn't look
+        wrong = elsewhere.export("t", "s")
+        elsewhere.tokenizer.quarantine()
+        right = elsewhere.export("t", "s")
+        service = service_of(gpt2)
+        service.restore("t", "before", wrong)
+        assert service.ids("t", "before").tolist() != gpt2.ids(text)
+        service.tokenizer.quarantine()
+        assert service.ids("t", "before").tolist() == gpt2.ids(text)
+        with pytest.raises(StateError):
+            service.restore("t", "after", wrong)
+        assert service.restore("t", "after", right).revision == 1
+        assert service.ids("t", "after").tolist() == gpt2.ids(text)
+        assert service.info("t", "after").revision == 1  # it was checked on arrival
+
+
+class Overtaken:
+    """A repairer that is at work when the quarantine comes: right or wrong, its answer must not leave."""
+
+    def __init__(self, inner: Repairer, quarantine: Callable[[], Any]) -> None:
+        self.inner, self.quarantine = inner, quarantine
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            answer = found(*arguments, **options)
+            self.quarantine()
+            return answer
+
+        return call if name in ("open", "append", "replace") else found
+
+
+OVERTAKEN: dict[str, tuple[Callable[[SessionService], Patch], Callable[[str], str]]] = {
+    "append": (lambda service: service.append("t", "s", " more"), lambda text: text + " more"),
+    "nothing": (lambda service: service.append("t", "s", ""), lambda text: text),
+    "edit": (lambda service: service.edit("t", "s", 3, 5, "Q"), lambda text: text[:3] + "Q" + text[5:]),
+    "truncation": (lambda service: service.edit("t", "s", 500, 600, ""), lambda text: text[:500]),
+    "the tail's edit": (lambda service: service.edit("t", "s", 596, 600, "Q"), lambda text: text[:596] + "Q"),
+    "a longer text": (lambda service: service.full_text("t", "s", sample_text(600) + "!"), lambda text: text + "!"),
+    "the same text": (lambda service: service.full_text("t", "s", sample_text(600)), lambda text: text),
+    "another text": (lambda service: service.full_text("t", "s", "Q" * 90), lambda _: "Q" * 90),
+    "anew": (lambda service: service.open("t", "s", "Q" * 90), lambda _: "Q" * 90),
+}
+
+
+@pytest.mark.parametrize("keep_text", [True, False])
+@pytest.mark.parametrize("change", OVERTAKEN)
+def test_an_answer_under_way_when_the_quarantine_comes_is_the_references(
+    gpt2: Tier, change: str, keep_text: bool
+) -> None:
+    act, changed = OVERTAKEN[change]
+    text = sample_text(600)
+    with small_rope():
+        service = service_of(gpt2, keep_text=keep_text)
+        ids = service.open("t", "s", text).ids
+        mistaken(service, "s")
+        repairer = service.tokenizer.repairer
+        assert repairer is not None
+        service.tokenizer.repairer = Overtaken(repairer, service.tokenizer.quarantine)  # type: ignore[assignment]
+        if not keep_text and change in ("append", "nothing", "the tail's edit"):
+            with pytest.raises(SessionNotFound):  # as if evicted: nobody here knows the text
+                act(service)
+            assert (len(service), service.state_bytes) == (0, 0)
+            patch = service.full_text("t", "s", changed(text))
+            assert (patch.reason, patch.revision) == (Reason.OPENED, 0)
+            return
+        if not keep_text and change in ("edit", "truncation"):
+            with pytest.raises(StateError) as caught:
+                act(service)
+            assert caught.value.code == "session.text_not_kept"
+            return
+        patch = act(service)
+        assert patch.route is Route.REFERENCE
+        if change == "anew":
+            assert (patch.resume, patch.revision) == (0, 0)
+            ids = ids[:0]
+        else:
+            assert (patch.resume, patch.revision) == (len(ids), 1)
+        assert patch.apply(ids).tolist() == service.ids("t", "s").tolist() == gpt2.ids(changed(text))
+        assert service.info("t", "s").revision == patch.revision
+        assert service.state_bytes == service.info("t", "s").state_bytes
+
+
+def test_an_encode_under_way_when_the_quarantine_comes_is_the_references(gpt2: Tier) -> None:
+    service = service_of(gpt2)
+    encoder = service.tokenizer.text_encoder
+
+    class Late:
+        def encode_full(self, text: str) -> Ids:
+            service.tokenizer.quarantine()
+            return np.array([7], dtype=np.uint32)
+
+    assert encoder is not None
+    service.tokenizer.text_encoder = Late()  # type: ignore[assignment]
+    patch = service.encode("some text")
+    assert (patch.route, patch.reason) == (Route.REFERENCE, Reason.QUARANTINED)
+    assert patch.ids.tolist() == gpt2.ids("some text")
+
+
+# --- encodes without a session ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", POLICY)
+def test_an_encode_without_a_session_is_a_patch_of_nothing(policy: POLICY) -> None:
+    tier = build_tier(bracketed_json(), policy=policy)
+    service = SessionService(tier.tokenizer, max_text_chars=10)
+    patch = service.encode("ab ba.")
+    assert patch.apply(np.empty(0, dtype=np.uint32)).tolist() == full(tier, "ab ba.")
+    assert (patch.revision, patch.route, patch.reason) == (0, Route.ENCODE, Reason.NONE)
+    assert (len(service), service.counts()["route.encode"]) == (0, 1)
+    for text, error in (("\ud800", InvalidText), (3, InvalidText), ("x" * 11, InvalidRequest)):
+        with pytest.raises(error):
+            service.encode(text)  # type: ignore[arg-type]
+    tier.tokenizer.quarantine()
+    patch = service.encode("ab ba.")
+    assert (patch.route, patch.reason) == (Route.REFERENCE, Reason.QUARANTINED)
+    assert patch.ids.tolist() == full(tier, "ab ba.")
+
+
+# --- callers that don't wait ------------------------------------------------------------------------------------------
+
+
+def test_a_caller_that_does_not_wait_is_told_that_a_session_is_busy(gpt2: Tier) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def meanwhile(service: SessionService) -> None:
+        entered.set()
+        assert release.wait(30)
+
+    service = interrupted(gpt2, meanwhile)
+    ids = service.open("t", "s", "some text").ids
+    service.open("t", "other", "text")
+    patches: list[Patch] = []
+    writer = threading.Thread(target=lambda: patches.append(service.append("t", "s", " more")))
+    writer.start()
+    assert entered.wait(30)
+    calls: list[Callable[[], Any]] = [
+        lambda: service.append("t", "s", "x", wait=False),
+        lambda: service.edit("t", "s", 0, 1, "x", wait=False),
+        lambda: service.full_text("t", "s", "some text and", wait=False),
+        lambda: service.full_text("t", "s", "another", wait=False, expected_revision=0),
+        lambda: service.snapshot("t", "s", wait=False),
+    ]
+    for call in calls:
+        with pytest.raises(SessionBusy) as caught:
+            call()
+        assert caught.value.code == "session.busy"
+    assert service.append("t", "other", "x", wait=False).revision == 1  # only that session is busy
+    release.set()
+    writer.join(30)
+    ids = patches[0].apply(ids)
+    assert (ids.tolist(), patches[0].revision) == (gpt2.ids("some text more"), 1)
+    patch = service.append("t", "s", "!", wait=False, expected_revision=1)
+    assert patch.apply(ids).tolist() == gpt2.ids("some text more!")
+    assert service.snapshot("t", "s", wait=False)[0].revision == 2
+    assert service.full_text("t", "new", "opened", wait=False).reason is Reason.OPENED
+
+
+def test_a_call_that_fails_lets_the_session_go(gpt2: Tier) -> None:
+    service = service_of(gpt2, max_text_chars=20)
+    service.open("t", "s", "some text")
+    calls: list[Callable[[], Any]] = [
+        lambda: service.append("t", "s", "x" * 20),
+        lambda: service.edit("t", "s", 0, 99, ""),
+        lambda: service.append("t", "s", "", expected_revision=7),
+    ]
+    for call in calls:
+        with pytest.raises(TierError):
+            call()
+        service.append("t", "s", "", wait=False)
+        service.snapshot("t", "s", wait=False)
+
+
+def test_a_snapshot_is_of_one_moment(gpt2: Tier) -> None:
+    service = service_of(gpt2)
+    service.open("t", "s", "")
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.is_set():
+            service.append("t", "s", " word")
+            if service.info("t", "s").chars > 500:
+                service.full_text("t", "s", "")
+
+    def look() -> None:
+        for _ in range(examples(200)):
+            info, ids = service.snapshot("t", "s")
+            assert len(ids) == info.tokens == info.chars // 5
+        over.set()
+
+    run_together(write, look)
+
+
+# --- observers --------------------------------------------------------------------------------------------------------
+
+
+class Watcher:
+    """Writes down what it sees; `act` may do worse."""
+
+    def __init__(self, act: Callable[[], None] = lambda: None) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+        self.act = act
+
+    def changed(self, patch: Patch, state: SessionState) -> None:
+        self.act()
+        self.seen.append((patch.route, patch.revision, state.text(), state.ids().tolist()))
+
+    def encoded(self, text: str, ids: Ids, route: Route) -> None:
+        self.act()
+        self.seen.append((text, ids.tolist(), route))
+
+
+def test_an_observer_sees_every_answer_under_the_sessions_lock(gpt2: Tier) -> None:
+    locked: list[bool] = []
+
+    def act() -> None:
+        with pytest.raises(SessionBusy):
+            service.snapshot("t", "s", wait=False)
+        locked.append(True)
+
+    watcher = Watcher(act)
+    service = service_of(gpt2, observer=watcher)
+    expected: list[tuple[Any, ...]] = []
+
+    def expect(patch: Patch, route: Route, text: str) -> None:
+        assert patch.route is route
+        expected.append((route, patch.revision, text, gpt2.ids(text)))
+        assert watcher.seen == expected
+        assert len(locked) == len(expected)
+
+    expect(service.open("t", "s", "some"), Route.ENCODE, "some")
+    expect(service.append("t", "s", " text"), Route.REPAIR, "some text")
+    expect(service.append("t", "s", ""), Route.UNCHANGED, "some text")
+    expect(service.edit("t", "s", 0, 1, "S"), Route.REPAIR, "Some text")
+    expect(service.full_text("t", "s", "Some text!"), Route.REPAIR, "Some text!")
+    service.tokenizer.quarantine()
+    service.ids("t", "s")
+    expected.append((Route.REFERENCE, 5 - 1, "Some text!", gpt2.ids("Some text!")))
+    expect(service.append("t", "s", "?"), Route.REFERENCE, "Some text!?")
+    watcher.act = lambda: None
+    service.encode("alone")
+    assert watcher.seen[-1] == ("alone", gpt2.ids("alone"), Route.REFERENCE)
+    with pytest.raises(SessionNotFound):
+        service.append("t", "nobody", "x")
+    assert len(watcher.seen) == len(expected) + 1
+
+
+def test_an_observer_that_raises_is_counted_and_disturbs_nobody(gpt2: Tier) -> None:
+    def fail() -> None:
+        raise RuntimeError("blind")
+
+    service = service_of(gpt2, observer=Watcher(fail))
+    ids = service.open("t", "s", "some").ids
+    ids = service.append("t", "s", " text").apply(ids)
+    ids = service.edit("t", "s", 0, 1, "S").apply(ids)
+    ids = service.full_text("t", "s", "Some text!").apply(ids)
+    assert ids.tolist() == service.ids("t", "s").tolist() == gpt2.ids("Some text!")
+    assert service.encode("alone").ids.tolist() == gpt2.ids("alone")
+    assert service.counts()["observer.failed"] == 5
+    assert service_of(gpt2).counts()["observer.failed"] == 0

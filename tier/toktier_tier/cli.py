@@ -1,4 +1,4 @@
-"""`toktierctl`: admit a tokenizer, or explain what its file allows.
+"""`toktierctl`: admit a tokenizer, explain what its file allows, or serve.
 
 Exit status: 0 fine (for `admit`: admitted), 1 the verdict is not `Admitted`, 2 an error with its code.
 """
@@ -6,6 +6,8 @@ Exit status: 0 fine (for `admit`: admitted), 1 the verdict is not `Admitted`, 2 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import logging
 import re
 import sys
 import time
@@ -24,6 +26,7 @@ from .core.errors import InvalidRequest, TierError
 from .core.snapshot import Snapshot, SpecialTokenPolicy, parse_snapshot
 from .encoders.candidates import CANDIDATES
 from .encoders.reference import REFERENCE_VERSION, Reference
+from .settings import load_settings
 from .sources import default_cache_dir, load_source
 
 SOURCE_HELP = (
@@ -46,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="toktierctl", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    serving = commands.add_parser("serve", help="serve tokenizers over gRPC and HTTP, in front of SGLang")
+    serving.set_defaults(run=_serve)
+    serving.add_argument("settings", type=Path, metavar="FILE", help="a YAML file; see examples/tier.yaml")
     explain = commands.add_parser("explain", help="stages, classes and boundary rule of a tokenizer, in words")
     explain.set_defaults(run=_explain)
     admitting = commands.add_parser("admit", help="run the admission campaign and write report and compiled snapshot")
@@ -134,6 +140,17 @@ def print_rule(rule: BoundaryRule, console: Console) -> None:
     else:
         console.print(f"No boundary rule: {rule.detail} ({rule.reason}). Served by full encodes.", soft_wrap=True)
     console.print(f"rule digest {rule.digest}", soft_wrap=True)
+
+
+# --- serve ----------------------------------------------------------------------------------------------------
+
+
+def _serve(arguments: argparse.Namespace, console: Console) -> int:
+    from .serve import Tier  # brings the servers' libraries, which the other commands don't need
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    asyncio.run(Tier(load_settings(arguments.settings)).run())
+    return 0
 
 
 # --- admit ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .core.pipeline import Position
+from .core.session import SessionState
+from .core.values import Patch, Route
 
 Ids = NDArray[np.uint32]
 
@@ -42,3 +44,14 @@ class TextEncoder(Protocol):
 class Clock(Protocol):
     def __call__(self) -> float:
         """Seconds since a fixed point, never going back."""
+
+
+class Observer(Protocol):
+    """Sees live answers. Called in the request's own thread: it returns at once, never waits for anything, and copies
+    what it wants to keep. What it raises is counted, and goes no further."""
+
+    def changed(self, patch: Patch, state: SessionState) -> None:
+        """`patch` is about to leave and led to `state`. The session's lock is held: nobody else changes it."""
+
+    def encoded(self, text: str, ids: Ids, route: Route) -> None:
+        """`ids`, template tokens included, are about to leave as the encoding of `text` without a session."""

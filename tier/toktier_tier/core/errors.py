@@ -9,12 +9,16 @@
     │   └── InvalidRequest         positions, sizes or arguments out of range
     ├── StateError                 the stored state and the request don't fit
     │   ├── SessionNotFound
+    │   ├── SnapshotNotFound       no tokenizer is served under that name
+    │   ├── SessionBusy            another writer is at it, and the caller didn't want to wait
     │   ├── RevisionConflict       a stale writer; nothing was merged
     │   ├── StateCorrupt           an imported or stored state failed its own check
     │   └── CertificateInvalid     a patch whose certificate doesn't hold
     └── EnvironmentFault           a library, file system or network failed; trying again may help
         ├── SourceUnavailable
-        └── EncoderUnavailable     a candidate encoder can't be built for this snapshot
+        ├── EncoderUnavailable     a candidate encoder can't be built for this snapshot
+        ├── Overloaded             more work is waiting than the tier takes on
+        └── EngineFault            the serving engine failed, was late, or answered something that can't be
 
 A code never changes its meaning and is never reused.
 """
@@ -69,6 +73,14 @@ class SessionNotFound(StateError):
     pass
 
 
+class SnapshotNotFound(StateError):
+    pass
+
+
+class SessionBusy(StateError):
+    pass
+
+
 class RevisionConflict(StateError):
     pass
 
@@ -90,4 +102,12 @@ class SourceUnavailable(EnvironmentFault):
 
 
 class EncoderUnavailable(EnvironmentFault):
+    pass
+
+
+class EngineFault(EnvironmentFault):
+    pass
+
+
+class Overloaded(EnvironmentFault):
     pass

@@ -132,6 +132,15 @@ class SessionState:
         """Memory of IDs and text, with a fixed allowance per object: O(1)."""
         return self._sealed_bytes + self._buffer.nbytes + self.tail.__sizeof__() + SESSION_OVERHEAD_BYTES
 
+    def copy(self) -> SessionState:
+        """The same state on its own from now on: segments are shared (rule 3), the tail's IDs are copied."""
+        twin = SessionState(keep_text=self.keep_text)
+        for name in self.__slots__:
+            value = getattr(self, name)
+            setattr(twin, name, value[:] if isinstance(value, list) else value)
+        twin._buffer = self._buffer[: self.count].copy()
+        return twin
+
     # --- changes; callers guarantee rule 2 ---------------------------------------------------------------------
 
     def splice_tail(self, text: str, kept: int, ids: Ids) -> None:

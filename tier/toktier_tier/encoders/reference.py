@@ -97,7 +97,7 @@ class Reference:
         self._template = snapshot.policy is SpecialTokenPolicy.TEMPLATE
         if type(self.tokenizer.model).__name__ != snapshot.model["type"]:
             raise InvalidTokenizer("tokenizer.model_type", "the reference reads the model as another type")
-        self.prefix_ids, self.suffix_ids = self._template_ids()
+        self.prefix_ids, self.suffix_ids = self.fixed_template() if self._template else ((), ())
 
     def encode(self, text: str) -> Ids:
         """The full encode of a whole request, template tokens included where the policy asks for them."""
@@ -106,6 +106,11 @@ class Reference:
     def encode_text(self, text: str) -> Ids:
         """The full encode without template tokens."""
         return _encode(self.tokenizer, text, template=False)
+
+    def decode(self, ids: Ids, *, skip_special_tokens: bool = False) -> str:
+        """The text of `ids`; they have to be below `id_limit`."""
+        text: str = self.tokenizer.decode(ids.tolist(), skip_special_tokens=skip_special_tokens)
+        return text
 
     def added_tokens(self) -> tuple[AddedToken, ...]:
         """Added tokens under the IDs that the reference really gave them."""
@@ -129,9 +134,16 @@ class Reference:
         """One more than the largest ID the tokenizer can give."""
         return max(self.tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
-    def _template_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        if not self._template:
-            return (), ()
+    def id_of(self, token: str) -> int | None:
+        """The ID of a token by its content."""
+        found: int | None = self.tokenizer.token_to_id(token)
+        return found
+
+    def fixed_template(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The tokens that the post-processor puts before and behind a text, whatever the policy.
+
+        Raises `UnsupportedTokenizer` (`tokenizer.template`) if they aren't the same for every text.
+        """
         answers = []
         for text in ("a", "Hello world", "\n{}"):
             bare = self.tokenizer.encode(text, add_special_tokens=False).ids

@@ -3,6 +3,10 @@
 Guarantees: every patch leads to the reference's IDs; a call that raises has changed nothing; two writers of one
 session are serialized, and one whose `expected_revision` is stale gets `RevisionConflict`. A repair whose witness
 fails is answered by the reference, quarantines the tokenizer and is counted.
+
+After a quarantine, whoever ordered it, no ID made by a fast path leaves: every answer is made by the reference, also
+one that was under way, and a state that a fast path made is encoded anew before anything of it is told. Where its
+text isn't kept that can't be done, and the caller is asked for it.
 """
 
 from __future__ import annotations
@@ -12,15 +16,16 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from ..core.errors import InvalidRequest, RevisionConflict, SessionNotFound, StateError
+from ..core.errors import InvalidRequest, RevisionConflict, SessionBusy, SessionNotFound, StateError
 from ..core.full_text import compare
-from ..core.repair import WitnessMismatch
+from ..core.repair import Repairer, WitnessMismatch
 from ..core.session import SessionState
 from ..core.values import Ids, Patch, Reason, Route, check_text
-from ..ports import Clock
+from ..ports import Clock, Observer
 from ..tokenizer import TierTokenizer
 from . import handoff
 from .table import SessionKey, SessionTable
@@ -29,6 +34,8 @@ DEFAULT_BUDGET_BYTES = 1 << 30
 DEFAULT_TTL_S = 3_600.0
 MAX_TEXT_CHARS = 64 << 20
 MAX_NAME_CHARS = 512
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +49,15 @@ class SessionInfo:
 
 
 class _Live:
-    """A state and the lock that its writers take. `closed` tells a writer that waited that it came too late."""
+    """A state and the lock that its writers take. `closed` tells a writer that waited that it came too late.
 
-    __slots__ = ("closed", "lock", "state")
+    by_reference    no fast path had a part in the state's IDs
+    """
 
-    def __init__(self, state: SessionState) -> None:
-        self.state = state
+    __slots__ = ("by_reference", "closed", "lock", "state")
+
+    def __init__(self, state: SessionState, by_reference: bool) -> None:
+        self.state, self.by_reference = state, by_reference
         self.lock = threading.Lock()
         self.closed = False
 
@@ -59,6 +69,9 @@ class SessionService:
                 of all but the last few thousand characters
     counts      requests by `route.<route>`, steps down by `reason.<code>`, evictions by `evicted.<reason>`
     on_quarantine   told once, when a witness failed, from the thread that found it
+    observer    sees every answer; what it raises is counted as `observer.failed`
+
+    With `wait` off, a call that would have to wait for another writer raises `SessionBusy` (`session.busy`) instead.
     """
 
     def __init__(
@@ -71,6 +84,7 @@ class SessionService:
         clock: Clock = time.monotonic,
         max_text_chars: int = MAX_TEXT_CHARS,
         on_quarantine: Callable[[str], None] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.keep_text = keep_text
@@ -81,6 +95,7 @@ class SessionService:
         self._lock = threading.Lock()
         self._counts: Counter[Route | Reason] = Counter()
         self._on_quarantine = on_quarantine
+        self._observer, self._observer_failures = observer, 0
 
     # --- calls -------------------------------------------------------------------------------------------------
 
@@ -88,28 +103,33 @@ class SessionService:
         """Start (or start over) a session with `text`; the patch holds all its IDs."""
         key = self._key(tenant, session)
         self._check_length(len(text) if isinstance(text, str) else 0)
-        live = _Live(self._encode_anew(text))
-        patch = self._whole(live.state, 0, Reason.OPENED)
-        with self._lock:
-            self._table.put(key, live, live.state.state_bytes())
-            self._count(patch)
+        live = _Live(*self._encode_anew(text))
+        patch = self._whole(live, 0, Reason.OPENED)
+        with live.lock:
+            with self._lock:
+                self._table.put(key, live, live.state.state_bytes())
+                self._count(patch)
+            self._observe(patch, live.state)
         return patch
 
-    def append(self, tenant: str, session: str, delta: str, *, expected_revision: int | None = None) -> Patch:
+    def append(
+        self, tenant: str, session: str, delta: str, *, expected_revision: int | None = None, wait: bool = True
+    ) -> Patch:
         """Add `delta` at the end."""
         check_text(delta)
 
-        def change(state: SessionState) -> Patch:
+        def change(live: _Live) -> Patch:
+            state = live.state
             self._check_length(state.chars + len(delta))
-            repairer = self.tokenizer.repairer
+            repairer = self._repairer()
             if repairer is None:
-                return self._rebuild(state, state.text() + delta)
+                return self._rebuild(live, state.text() + delta)
             try:
                 return repairer.append(state, delta)
             except WitnessMismatch:
-                return self._mistrust(state, lambda: state.text() + delta)
+                return self._mistrust(live, lambda: state.text() + delta)
 
-        return self._change(tenant, session, expected_revision, change)
+        return self._change(tenant, session, expected_revision, wait, change)
 
     def edit(
         self,
@@ -120,52 +140,91 @@ class SessionService:
         replacement: str,
         *,
         expected_revision: int | None = None,
+        wait: bool = True,
     ) -> Patch:
         """Put `replacement` in place of characters start..stop (a truncation: stop at the end, replacement empty)."""
         check_text(replacement)
 
-        def change(state: SessionState) -> Patch:
+        def change(live: _Live) -> Patch:
+            state = live.state
             if not (isinstance(start, int) and isinstance(stop, int) and 0 <= start <= stop <= state.chars):
                 raise InvalidRequest("edit.out_of_range", "an edit lies within the text", text_chars=state.chars)
             self._check_length(state.chars - (stop - start) + len(replacement))
-            repairer = self.tokenizer.repairer
+            repairer = self._repairer()
             if repairer is None:
-                return self._rebuild(state, _edited(state.text(), start, stop, replacement))
+                return self._rebuild(live, _edited(state.text(), start, stop, replacement))
             try:
                 return repairer.replace(state, start, stop, replacement)
             except WitnessMismatch:
-                return self._mistrust(state, lambda: _edited(state.text(), start, stop, replacement))
+                return self._mistrust(live, lambda: _edited(state.text(), start, stop, replacement))
 
-        return self._change(tenant, session, expected_revision, change)
+        return self._change(tenant, session, expected_revision, wait, change)
 
-    def full_text(self, tenant: str, session: str, text: str, *, expected_revision: int | None = None) -> Patch:
+    def full_text(
+        self, tenant: str, session: str, text: str, *, expected_revision: int | None = None, wait: bool = True
+    ) -> Patch:
         """Make the session's text `text`, using what the stored state has in common with it; opens it if need be."""
         check_text(text)
         self._check_length(len(text))
 
-        def change(state: SessionState) -> Patch:
-            repairer = self.tokenizer.repairer
+        def change(live: _Live) -> Patch:
+            state = live.state
+            repairer = self._repairer()
             if repairer is None:
-                return self._rebuild(state, text)
+                return self._rebuild(live, text)
             difference = compare(state, text)
             if difference is None:
-                return self._rebuild(state, text, Reason.TEXT_NOT_KEPT)
+                return self._rebuild(live, text, Reason.TEXT_NOT_KEPT)
             kept = state.chars - (difference.stop - difference.start)
             if 4 * kept < len(text):
-                return self._rebuild(state, text, Reason.UNRELATED_TEXT)
+                return self._rebuild(live, text, Reason.UNRELATED_TEXT)
             try:
                 return repairer.replace(state, difference.start, difference.stop, difference.replacement)
             except WitnessMismatch:
-                return self._mistrust(state, lambda: text)
+                return self._mistrust(live, lambda: text)
             except StateError:
-                return self._rebuild(state, text, Reason.TEXT_NOT_KEPT)
+                return self._rebuild(live, text, Reason.TEXT_NOT_KEPT)
 
         try:
-            return self._change(tenant, session, expected_revision, change)
+            return self._change(tenant, session, expected_revision, wait, change, text)
         except SessionNotFound:
             if expected_revision is not None:
                 raise
             return self.open(tenant, session, text)
+
+    def encode(self, text: str) -> Patch:
+        """All IDs of `text` without a session, as a patch of nothing."""
+        check_text(text)
+        self._check_length(len(text))
+        body, by_reference = self._encode_text(text)
+        ids, reason = self._with_template(body), self._why_not_faster() if by_reference else Reason.NONE
+        patch = Patch(0, ids, 0, len(ids), 0, Route.REFERENCE if by_reference else Route.ENCODE, reason)
+        with self._lock:
+            self._count(patch)
+        if self._observer is not None:
+            try:
+                self._observer.encoded(text, ids, patch.route)
+            except Exception:
+                self._count_failed_observer()
+        return patch
+
+    def fork(self, tenant: str, session: str, twin: str) -> bool:
+        """Start `twin` as a copy of `session`, at its revision; whether there was a session to copy.
+
+        Text and IDs are shared with it, but count in full in the budget.
+        """
+        source, target = self._key(tenant, session), self._key(tenant, twin)
+        try:
+            live = self._take(source, wait=True)
+        except SessionNotFound:
+            return False
+        try:
+            copied = _Live(live.state.copy(), live.by_reference)
+        finally:
+            live.lock.release()
+        with self._lock:
+            self._table.put(target, copied, copied.state.state_bytes())
+        return True
 
     def close(self, tenant: str, session: str) -> bool:
         """Forget a session; whether there was one."""
@@ -175,33 +234,35 @@ class SessionService:
     def info(self, tenant: str, session: str) -> SessionInfo:
         live = self._find(self._key(tenant, session))
         with live.lock:
-            state = live.state
-            return SessionInfo(state.revision, state.chars, self._total(state), state.state_bytes())
+            return self._info(live.state)
 
     def ids(self, tenant: str, session: str) -> Ids:
         """All IDs of a session, template tokens included."""
-        live = self._find(self._key(tenant, session))
-        with live.lock:
-            return self._with_template(live.state.ids())
+        return self._read(tenant, session, True, lambda state: self._with_template(state.ids()))
+
+    def snapshot(self, tenant: str, session: str, *, wait: bool = True) -> tuple[SessionInfo, Ids]:
+        """`info` and `ids` of one moment."""
+        return self._read(tenant, session, wait, lambda state: (self._info(state), self._with_template(state.ids())))
 
     def export(self, tenant: str, session: str) -> bytes:
         """The session's state as bytes that another pod can `restore`."""
-        live = self._find(self._key(tenant, session))
-        with live.lock:
-            return handoff.export_state(live.state, self.tokenizer.fingerprint)
+        fingerprint = self.tokenizer.fingerprint
+        return self._read(tenant, session, True, lambda state: handoff.export_state(state, fingerprint))
 
     def restore(self, tenant: str, session: str, data: bytes) -> SessionInfo:
         """Take over an exported state. Raises `StateCorrupt` unless its digest, fingerprint and witness hold."""
         key = self._key(tenant, session)
+        by_reference = self.tokenizer.text_encoder is None  # then all of the text is encoded again by the reference
         state = handoff.import_state(data, self.tokenizer)
         with self._lock:
-            self._table.put(key, _Live(state), state.state_bytes())
+            self._table.put(key, _Live(state, by_reference), state.state_bytes())
         return self.info(tenant, session)
 
     def counts(self) -> dict[str, int]:
         with self._lock:
             counts = {f"{type(what).__name__.lower()}.{what.value}": count for what, count in self._counts.items()}
             counts.update({f"evicted.{reason}": count for reason, count in self._table.evicted.items()})
+            counts["observer.failed"] = self._observer_failures
         counts.update({f"encoder.{reason}": count for reason, count in self.tokenizer.fallbacks().items()})
         return counts
 
@@ -231,62 +292,163 @@ class SessionService:
             raise SessionNotFound("session.not_found", "no such session: open it with its full text")
         return live
 
-    def _change(
-        self, tenant: str, session: str, expected: int | None, change: Callable[[SessionState], Patch]
-    ) -> Patch:
-        key = self._key(tenant, session)
+    def _take(self, key: SessionKey, wait: bool) -> _Live:
+        """The session, with its lock held: the caller releases it."""
         live = self._find(key)
-        with live.lock:
-            state = live.state
+        if not live.lock.acquire(wait):
+            raise SessionBusy("session.busy", "another writer is at this session")
+        return live
+
+    def _change(
+        self,
+        tenant: str,
+        session: str,
+        expected: int | None,
+        wait: bool,
+        change: Callable[[_Live], Patch],
+        text: str | None = None,
+    ) -> Patch:
+        """`text`: the whole new text, where the caller gave it."""
+        key = self._key(tenant, session)
+        live = self._take(key, wait)
+        try:
+            revision = live.state.revision
             if live.closed:
                 raise SessionNotFound("session.not_found", "the session was closed or started over meanwhile")
-            if expected is not None and expected != state.revision:
+            if expected is not None and expected != revision:
                 raise RevisionConflict(
-                    "session.revision_conflict", "the session has moved on", expected=expected, actual=state.revision
+                    "session.revision_conflict", "the session has moved on", expected=expected, actual=revision
                 )
-            patch = change(state)
-            with self._lock:
-                if not live.closed:
-                    self._table.resize(key, state.state_bytes())
-                self._count(patch)
+            patch = change(live)
+            if self.tokenizer.quarantined and not live.by_reference:
+                patch = self._overtaken(key, live, patch, text)
+            self._answer(key, live, patch)
+        finally:
+            live.lock.release()
         return patch
+
+    def _read(self, tenant: str, session: str, wait: bool, read: Callable[[SessionState], Answer]) -> Answer:
+        """What `read` makes of the session's state, once that is one whose IDs may leave.
+
+        Raises `StateError` (`session.text_not_kept`) after a quarantine if the state can't be made anew.
+        """
+        key = self._key(tenant, session)
+        live = self._take(key, wait)
+        try:
+            if self.tokenizer.quarantined and not live.by_reference:
+                self._answer(key, live, self._rebuild(live, live.state.text()))
+            return read(live.state)
+        finally:
+            live.lock.release()
+
+    def _answer(self, key: SessionKey, live: _Live, patch: Patch) -> None:
+        """Note that the session has changed; its lock is held."""
+        with self._lock:
+            if not live.closed:
+                self._table.resize(key, live.state.state_bytes())
+            self._count(patch)
+        self._observe(patch, live.state)
+
+    def _observe(self, patch: Patch, state: SessionState) -> None:
+        if self._observer is not None:
+            try:
+                self._observer.changed(patch, state)
+            except Exception:
+                self._count_failed_observer()
+
+    def _count_failed_observer(self) -> None:
+        with self._lock:
+            self._observer_failures += 1
 
     def _count(self, patch: Patch) -> None:
         self._counts[patch.route] += 1
         if patch.reason is not Reason.NONE:
             self._counts[patch.reason] += 1
 
-    def _encode_anew(self, text: str) -> SessionState:
-        repairer = self.tokenizer.repairer
+    def _repairer(self) -> Repairer | None:
+        return None if self.tokenizer.quarantined else self.tokenizer.repairer
+
+    def _encode_text(self, text: str) -> tuple[Ids, bool]:
+        """(IDs without the template's tokens, whether the reference made them). Nothing fast outlasts a quarantine."""
+        tokenizer = self.tokenizer
+        encoder = None if tokenizer.quarantined else tokenizer.text_encoder
+        if encoder is not None:
+            ids = encoder.encode_full(text)
+            if not tokenizer.quarantined:
+                return ids, False
+        return tokenizer.reference.encode_text(text), True
+
+    def _encode_anew(self, text: str) -> tuple[SessionState, bool]:
+        """(the state of `text`, whether the reference alone made it)."""
+        repairer = self._repairer()
         if repairer is not None:
-            return repairer.open(text, keep_text=self.keep_text)
+            state = repairer.open(text, keep_text=self.keep_text)
+            if not self.tokenizer.quarantined:
+                return state, False
+        check_text(text)
+        ids, by_reference = self._encode_text(text)
         state = SessionState(keep_text=True)  # without a rule the next change needs the whole text again
-        state.splice_tail(text, 0, self.tokenizer.encode_text(text))
-        return state
+        state.splice_tail(text, 0, ids)
+        return state, by_reference
 
-    def _rebuild(self, state: SessionState, text: str, reason: Reason | None = None) -> Patch:
-        """Encode the whole new text and make it the state."""
-        fresh = self._encode_anew(text)
-        replaced, revision = self._total(state), state.revision + 1
-        for name in SessionState.__slots__:
-            setattr(state, name, getattr(fresh, name))
-        state.revision = revision
-        if reason is None:
-            reason = Reason.QUARANTINED if self.tokenizer.quarantined else Reason.NO_RULE
-        return self._whole(state, replaced, reason)
+    def _rebuild(
+        self,
+        live: _Live,
+        text: str,
+        reason: Reason | None = None,
+        *,
+        replaced: int | None = None,
+        revision: int | None = None,
+    ) -> Patch:
+        """Encode the whole new text and make it the state.
 
-    def _mistrust(self, state: SessionState, text: Callable[[], str]) -> Patch:
+        `replaced` IDs of revision `revision` are the caller's; by default those of the state.
+        """
+        before = live.state
+        fresh, by_reference = self._encode_anew(text)
+        fresh.revision = (before.revision if revision is None else revision) + 1
+        live.state, live.by_reference = fresh, by_reference
+        return self._whole(
+            live, self._total(before) if replaced is None else replaced, reason or self._why_not_faster()
+        )
+
+    def _why_not_faster(self) -> Reason:
+        return Reason.QUARANTINED if self.tokenizer.quarantined else Reason.NO_RULE
+
+    def _mistrust(self, live: _Live, text: Callable[[], str]) -> Patch:
         """A witness failed: nothing of the fast paths is believed any more."""
         first = self.tokenizer.quarantine()
         if first and self._on_quarantine is not None:
             self._on_quarantine(Reason.WITNESS_MISMATCH.value)
-        return self._rebuild(state, text(), Reason.WITNESS_MISMATCH)
+        return self._rebuild(live, text(), Reason.WITNESS_MISMATCH)
 
-    def _whole(self, state: SessionState, replaced: int, reason: Reason) -> Patch:
+    def _overtaken(self, key: SessionKey, live: _Live, patch: Patch, text: str | None) -> Patch:
+        """The tokenizer was quarantined while a fast path made `patch`: the reference's answer in its place.
+
+        Where the new text is known to nobody the session is forgotten, as if evicted: the state has already changed.
+        """
+        if text is None:
+            if not live.state.has_text():
+                with self._lock:
+                    if not live.closed:
+                        self._table.pop(key)
+                raise SessionNotFound("session.not_found", "quarantined meanwhile: open it with its full text")
+            text = live.state.text()
+        return self._rebuild(
+            live,
+            text,
+            replaced=patch.total - patch.keep - len(patch.ids) + patch.resume,
+            revision=patch.revision - (patch.route is not Route.UNCHANGED),
+        )
+
+    def _whole(self, live: _Live, replaced: int, reason: Reason) -> Patch:
         """A patch that replaces all of the `replaced` old IDs."""
-        ids = self._with_template(state.ids())
-        route = Route.REFERENCE if self.tokenizer.text_encoder is None else Route.ENCODE
-        return Patch(0, ids, replaced, len(ids), state.revision, route, reason)
+        ids = self._with_template(live.state.ids())
+        route = Route.REFERENCE if live.by_reference else Route.ENCODE
+        return Patch(0, ids, replaced, len(ids), live.state.revision, route, reason)
+
+    def _info(self, state: SessionState) -> SessionInfo:
+        return SessionInfo(state.revision, state.chars, self._total(state), state.state_bytes())
 
     def _total(self, state: SessionState) -> int:
         template = self.tokenizer.template

@@ -1,0 +1,82 @@
+"""Settings are read as a whole or refused by the name of what is wrong."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toktier_tier.core.errors import InvalidRequest
+from toktier_tier.core.snapshot import SpecialTokenPolicy
+from toktier_tier.settings import TierSettings, load_settings, parse_settings
+
+SMALLEST = b"tokenizers: [{name: a, source: /tokenizer.json}]"
+
+
+def test_the_smallest_file_has_every_default() -> None:
+    settings = parse_settings(SMALLEST)
+    assert settings.tokenizers[0].name == "a"
+    assert settings.tokenizers[0].special_tokens is SpecialTokenPolicy.NONE
+    assert (settings.shadow.rate, settings.sessions.keep_text, settings.upstream.urls) == (0.05, True, ())
+
+
+def test_every_key_is_read() -> None:
+    settings = parse_settings(
+        b"""
+grpc: 0.0.0.0:1
+tokenizers:
+- {name: a, source: b, models: [m, n], policy: template, chat_template: /t}
+sessions: {budget_bytes: 5, ttl_s: 7, keep_text: false}
+shadow: {rate: 1, samples: /s, redact: false}
+upstream: {urls: ["http://u:1"], total_s: 9.5}
+telemetry: {otlp: "c:4317", trace_ratio: 0.5}
+"""
+    )
+    assert settings.grpc == "0.0.0.0:1"
+    assert settings.tokenizers[0].models == ("m", "n")
+    assert settings.tokenizers[0].special_tokens is SpecialTokenPolicy.TEMPLATE
+    assert (settings.sessions.ttl_s, settings.shadow.rate, settings.upstream.total_s) == (7.0, 1.0, 9.5)
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "name"),
+    [
+        (b"", "settings.type", "the file"),
+        (b"tokenizers: []", "settings.value", ""),
+        (b"{}", "settings.missing", "tokenizers"),
+        (SMALLEST + b"\nsharks: 3", "settings.unknown_key", "sharks"),
+        (b"tokenizers: [{name: a, source: b, modles: []}]", "settings.unknown_key", "tokenizers[0].modles"),
+        (b"tokenizers: [{name: a}]", "settings.missing", "tokenizers[0].source"),
+        (b"tokenizers: [{name: '', source: b}]", "settings.value", ""),
+        (b"tokenizers: [{name: a, source: b, policy: all}]", "settings.value", "policy"),
+        (b"tokenizers: {name: a}", "settings.type", "tokenizers"),
+        (SMALLEST + b"\nthreads: '4'", "settings.type", "threads"),
+        (SMALLEST + b"\nthreads: true", "settings.type", "threads"),
+        (SMALLEST + b"\nthreads: -1", "settings.value", "threads"),
+        (SMALLEST + b"\nshadow: {rate: 1.5}", "settings.value", "shadow.rate"),
+        (b"a: [", "settings.not_yaml", ""),
+        (b"\xff\xfe\x00", "settings.not_yaml", ""),
+        (b"a: !!python/object/apply:os.system [x]", "settings.not_yaml", ""),
+        (b" " * (1 << 20) + b" ", "settings.too_large", ""),
+    ],
+)
+def test_what_is_wrong_is_named(data: bytes, code: str, name: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_settings(data)
+    assert caught.value.code == code
+    assert name in caught.value.message
+
+
+def test_a_file_that_cannot_be_read_is_an_error_with_a_code(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        load_settings(tmp_path / "none.yaml")
+    assert caught.value.code == "settings.unreadable"
+
+
+@given(st.binary(max_size=60) | st.text(alphabet="ab:[]{}-\n '\"&*!|>", max_size=40).map(str.encode))
+def test_no_bytes_do_worse_than_a_coded_error(data: bytes) -> None:
+    with suppress(InvalidRequest):
+        assert isinstance(parse_settings(data), TierSettings)

@@ -1,0 +1,383 @@
+"""The HTTP service between a client and an engine, all over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from toktier_tier.engine.chat_template import ChatRenderer
+from toktier_tier.engine.sglang_http import SGLangHttp
+from toktier_tier.engine.upstreams import EngineEvent, Timeouts, Upstreams
+from toktier_tier.sessions.registry import Registry, Served
+from toktier_tier.sessions.service import SessionService
+from toktier_tier.telemetry import Telemetry
+from toktier_tier.transport.http_server import HttpServer
+from toktier_tier.transport.prompts import Prompts
+from toktier_tier.transport.work import Work
+from workshop import family_tier, fresh_tokenizer
+
+FAMILY = "gpt2-novelai"
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+TIMEOUTS = Timeouts(connect_s=2.0, first_byte_s=3.0, idle_s=3.0, total_s=6.0)
+
+
+class OnThread:
+    """An ASGI application served by uvicorn on a loopback port, on a thread of its own."""
+
+    def __init__(self, app: Any) -> None:
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1))
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.005)
+
+    def _run(self) -> None:
+        asyncio.run(self._server.serve([self._socket]))
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(10)
+
+
+class Engine:
+    """What SGLang does with a request, seen from outside. `ignores_ids`: as its Rust server does."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, dict[str, Any], dict[str, str]]] = []
+        self.ignores_ids = False
+        self.left = threading.Event()
+        paths = ("/v1/chat/completions", "/v1/completions", "/generate", "/v1/messages")
+        routes = [Route(path, self._answer, methods=["POST"]) for path in paths]
+        self.app = Starlette(routes=[*routes, Route("/v1/models", self._models)])
+
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": "the engine's"}]})
+
+    async def _answer(self, request: Request) -> Response:
+        body = json.loads(await request.body())
+        self.requests.append((request.url.path, body, dict(request.headers)))
+        ids = body.get("input_ids") or body.get("prompt")
+        counted = len(ids) if isinstance(ids, list) and not self.ignores_ids else 7_777
+        if body.get("stream"):
+            return StreamingResponse(self._stream(body, counted), media_type="text/event-stream")
+        if request.url.path == "/generate":
+            return JSONResponse({"text": "é", "meta_info": {"prompt_tokens": counted}})
+        return JSONResponse({"id": "x", "usage": {"prompt_tokens": counted, "completion_tokens": 1}})
+
+    async def _stream(self, body: dict[str, Any], counted: int) -> AsyncIterator[bytes]:
+        try:
+            yield b'data: {"choices":[{"delta":{"content":"\\u00e9"}}]}\n\n'
+            if body.get("endless"):
+                while True:
+                    await asyncio.sleep(0.02)
+                    yield b": still here\n\n"
+            usage = json.dumps({"usage": {"prompt_tokens": counted}}).encode()
+            yield b"data: " + usage + b"\n\ndata: [DONE]\n\n"
+        finally:
+            self.left.set()
+
+
+class Running:
+    """A tier in front of an engine."""
+
+    def __init__(self, *, chat: bool = True, engine: bool = True, url: str = "") -> None:
+        self.tier = family_tier(FAMILY)
+        self.engine = Engine()
+        self._upstream = OnThread(self.engine.app) if engine and not url else None
+        tokenizer = fresh_tokenizer(self.tier)
+        self.sessions = SessionService(tokenizer)
+        registry = Registry([Served(FAMILY, ("some/model",), tokenizer, self.sessions)])
+        self.spans = InMemorySpanExporter()
+        self.telemetry = Telemetry(readers=[InMemoryMetricReader()], span_exporter=self.spans, trace_ratio=1.0)
+        traces = self.telemetry._traces
+        assert traces is not None
+        traces.add_span_processor(SimpleSpanProcessor(self.spans))
+        self.events: list[EngineEvent] = []
+        work = Work()
+        renderers = {FAMILY: ChatRenderer(TEMPLATE, special_tokens={}, message_ends=0)} if chat else {}
+        self.http: HttpServer
+        found = url or (self._upstream.url if self._upstream is not None else "")
+
+        async def build() -> None:
+            client = None
+            if found:
+                upstreams = Upstreams([found], observe=self.events.append)
+                client = SGLangHttp(upstreams, timeouts=TIMEOUTS, observe=self.events.append)
+            self.http = HttpServer(Prompts(registry, renderers, work, self.telemetry), client, self.telemetry)
+
+        asyncio.run(build())
+        self.server = OnThread(self.http.app)
+        self.client = httpx.Client(base_url=self.server.url, timeout=20, trust_env=False)
+
+    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
+        return self.client.post(path, json=body, headers=headers)
+
+    def last(self) -> dict[str, Any]:
+        return self.engine.requests[-1][1]
+
+    def told(self, name: str, count: int) -> list[str]:
+        """The reasons of `count` events; a reply's come just after its last byte."""
+        until = time.monotonic() + 10
+        while len(found := [event.reason for event in self.events if event.name == name]) < count:
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        return found
+
+    def stop(self) -> None:
+        self.client.close()
+        self.server.stop()
+        if self._upstream is not None:
+            self._upstream.stop()
+
+
+@contextmanager
+def running(**options: Any) -> Iterator[Running]:
+    found = Running(**options)
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture
+def server() -> Iterator[Running]:
+    with running() as found:
+        yield found
+
+
+def rendered(messages: list[dict[str, str]]) -> str:
+    parts = [f"<{each['role']}>{each['content']}</{each['role']}>\n" for each in messages]
+    return "".join(parts) + "<assistant>"
+
+
+def conversation(turns: int, *, about: str = "trees") -> list[dict[str, str]]:
+    messages = [{"role": "system", "content": "You help. " * 50}]
+    for turn in range(turns):
+        messages.append({"role": "user", "content": f"Turn {turn} about {about}: what's next, naïve café?"})
+        messages.append({"role": "assistant", "content": f"Answer {turn}: 中文 and\n\n  code()"})
+    return messages[:-1]
+
+
+def test_a_chat_goes_on_unchanged_but_for_its_ids(server: Running) -> None:
+    body = {"model": "some/model", "messages": conversation(3), "temperature": 0.25, "tools": None, "x-unknown": [1]}
+    answer = server.post("/v1/chat/completions", body, authorization="Bearer secret")
+    sent = server.last()
+    assert sent.pop("input_ids") == server.tier.ids(rendered(body["messages"]))
+    assert sent == body
+    assert answer.json()["usage"]["prompt_tokens"] == len(server.tier.ids(rendered(body["messages"])))
+    assert server.engine.requests[-1][2]["authorization"] == "Bearer secret"
+    assert server.told("ids", 1) == ["matched"]
+
+
+def test_a_conversation_is_found_again_by_its_content(server: Running) -> None:
+    for turns in range(1, 8):
+        for about in ("trees", "stars"):
+            messages = conversation(turns, about=about)
+            server.post("/v1/chat/completions", {"messages": messages})
+            assert server.last()["input_ids"] == server.tier.ids(rendered(messages))
+    counts = server.sessions.counts()
+    assert counts["route.repair"] >= 12  # all but each conversation's first
+    assert len(server.sessions) == 2
+
+
+def test_a_rewritten_history_is_repaired_not_encoded_anew(server: Running) -> None:
+    messages = conversation(6)
+    server.post("/v1/chat/completions", {"messages": messages})
+    messages[4]["content"] = "rewritten"
+    server.post("/v1/chat/completions", {"messages": messages})
+    assert server.last()["input_ids"] == server.tier.ids(rendered(messages))
+    assert server.sessions.counts()["route.repair"] == 1
+
+
+@pytest.mark.parametrize("way", ["header", "session_id", "prompt_cache_key"])
+def test_a_named_session_is_used(server: Running, way: str) -> None:
+    for turns in (2, 3):
+        body: dict[str, Any] = {"messages": conversation(turns)}
+        headers = {}
+        if way == "header":
+            headers["x-toktier-session"] = "mine"
+        else:
+            body[way] = "mine"
+        server.post("/v1/chat/completions", body, **headers)
+        assert server.last()["input_ids"] == server.tier.ids(rendered(body["messages"]))
+        assert "x-toktier-session" not in server.engine.requests[-1][2]
+    assert len(server.sessions) == 1
+    assert server.sessions.counts()["route.repair"] == 1
+
+
+def test_a_stream_comes_through_byte_for_byte(server: Running) -> None:
+    body = {"messages": conversation(1), "stream": True}
+    expected = len(server.tier.ids(rendered(body["messages"])))
+    with server.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        received = b"".join(answer.iter_raw())
+    usage = json.dumps({"usage": {"prompt_tokens": expected}}).encode()
+    first = b'data: {"choices":[{"delta":{"content":"\\u00e9"}}]}\n\n'
+    assert received == first + b"data: " + usage + b"\n\ndata: [DONE]\n\n"
+    assert answer.headers["content-type"].startswith("text/event-stream")
+
+
+def test_a_client_that_leaves_ends_the_engines_request(server: Running) -> None:
+    body = {"messages": conversation(1), "stream": True, "endless": True}
+    with server.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        next(answer.iter_raw())
+        assert not server.engine.left.is_set()
+    assert server.engine.left.wait(10)
+
+
+def test_completions_and_generate_get_ids_for_their_text(server: Running) -> None:
+    text = "Some text. " * 900
+    for more in ("", " And more, naïve."):
+        server.post("/v1/completions", {"prompt": text + more, "max_tokens": 3})
+        assert server.last() == {"prompt": server.tier.ids(text + more), "max_tokens": 3}
+        server.post("/generate", {"text": text + more, "sampling_params": {"n": 1}})
+        assert server.last() == {"input_ids": server.tier.ids(text + more), "sampling_params": {"n": 1}}
+    counts = server.sessions.counts()  # one text, whichever route it came by
+    assert (counts["route.encode"], counts["route.repair"], counts["route.unchanged"]) == (1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "reason"),
+    [
+        ("/v1/completions", {"prompt": ["two", "texts"]}, "text.not_one_text"),
+        ("/v1/completions", {"prompt": [1, 2, 3]}, "text.not_one_text"),
+        ("/generate", {"input_ids": [1, 2]}, "text.has_ids"),
+        ("/v1/chat/completions", {"messages": [], "input_ids": [1]}, "chat.has_ids"),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}]}, "messages.as_text"),
+    ],
+)
+def test_what_the_tier_leaves_alone_goes_on_as_it_is(server: Running, path: str, body: Any, reason: str) -> None:
+    assert server.post(path, body).status_code == 200
+    assert server.engine.requests[-1][:2] == (path, body)
+    assert server.http.passed_through == {reason: 1}
+
+
+def test_images_go_on_as_they_are(server: Running) -> None:
+    parts = [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        {"type": "text", "text": "What?"},
+    ]
+    body = {"messages": [{"role": "user", "content": parts}]}
+    server.post("/v1/chat/completions", body)
+    assert server.last() == body
+    assert list(server.http.passed_through) == ["chat.multimodal"]
+
+
+def test_a_tokenizer_without_a_template_passes_chats_on() -> None:
+    with running(chat=False) as server:
+        body = {"messages": conversation(1)}
+        server.post("/v1/chat/completions", body)
+        assert server.last() == body
+        assert server.http.passed_through == {"chat.no_template": 1}
+
+
+def test_an_engine_that_ignores_ids_is_found_out_and_gets_text(server: Running) -> None:
+    server.engine.ignores_ids = True
+    body = {"messages": conversation(1)}
+    assert server.post("/v1/chat/completions", body).status_code == 200
+    assert server.told("ids", 1) == ["mismatched"]
+    assert server.post("/v1/chat/completions", body).status_code == 200
+    assert server.last() == body
+    assert server.told("ids", 2) == ["mismatched", "ignored_before"]
+
+
+def test_a_dead_engine_is_an_error_with_a_code() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with running(url=f"http://127.0.0.1:{taken.getsockname()[1]}") as server:
+            answer = server.post("/v1/chat/completions", {"messages": conversation(1)})
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "engine.unreachable"
+    assert answer.headers["retry-after"] == "1"
+
+
+def test_without_an_engine_only_ids_are_served() -> None:
+    with running(engine=False) as server:
+        answer = server.post("/v1/chat/completions", {"messages": conversation(1)})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine.none")
+        assert [each["id"] for each in server.client.get("/v1/models").json()["data"]] == ["some/model"]
+        answer = server.post("/v1/chat/completions/render", {"messages": conversation(2)})
+        assert answer.json()["token_ids"] == server.tier.ids(rendered(conversation(2)))
+
+
+def test_models_are_the_engines(server: Running) -> None:
+    assert server.client.get("/v1/models").json()["data"] == [{"id": "the engine's"}]
+
+
+def test_tokenize_and_detokenize_answer_as_sglang_does(server: Running) -> None:
+    ids = server.tier.ids("Hello naïve world")
+    answer = server.post("/tokenize", {"prompt": "Hello naïve world"}).json()
+    assert answer == {"tokens": ids, "count": len(ids), "max_model_len": -1}
+    many = server.post("/v1/tokenize", {"prompt": ["a", "b c"]}).json()
+    assert many["tokens"] == [server.tier.ids("a"), server.tier.ids("b c")]
+    chat = server.post("/tokenize", {"messages": conversation(1)}).json()
+    assert chat["tokens"] == server.tier.ids(rendered(conversation(1)))
+    assert server.post("/detokenize", {"tokens": ids}).json() == {"text": "Hello naïve world"}
+    assert server.post("/v1/detokenize", {"tokens": [ids, []]}).json() == {"text": ["Hello naïve world", ""]}
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "status", "code"),
+    [
+        ("/v1/chat/completions", b"{", 400, "body.not_json"),
+        ("/v1/chat/completions", b"[]", 400, "body.not_object"),
+        ("/v1/chat/completions", b"\xff", 400, "body.not_utf8"),
+        ("/v1/chat/completions", b'{"messages": [], "messages": []}', 400, "body.repeated_key"),
+        ("/v1/chat/completions", b'{"model": "no/such", "messages": []}', 404, "snapshot.not_found"),
+        ("/generate", b'{"text": "\\ud800"}', 400, "text.lone_surrogate"),
+        ("/generate", b'{"text": ""}', 400, "ids.empty"),
+        ("/tokenize", b"{}", 400, "tokenize.one_of"),
+        ("/tokenize", b'{"prompt": 3}', 400, "tokenize.types"),
+        ("/detokenize", b'{"tokens": "x"}', 400, "detokenize.types"),
+        ("/detokenize", b'{"tokens": [99999999]}', 400, "ids.out_of_range"),
+        ("/detokenize", b'{"tokens": ["a"]}', 400, "ids.not_integers"),
+        ("/nothing", b"", 404, "http.no_route"),
+    ],
+)
+def test_what_is_wrong_has_a_code_and_reaches_no_engine(
+    server: Running, path: str, content: bytes, status: int, code: str
+) -> None:
+    answer = server.client.post(path, content=content)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert server.engine.requests == []
+
+
+def test_the_tier_tells_of_itself(server: Running) -> None:
+    assert server.client.get("/health").json() == {"status": "ok"}
+    assert server.client.get("/ready").json() == {"ready": True}
+    assert server.client.get("/metrics").status_code == 200
+
+
+def test_one_request_is_one_trace_from_the_client_to_the_engine(server: Running) -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    server.post("/v1/chat/completions", {"messages": conversation(1)}, traceparent=parent)
+    sent = server.engine.requests[-1][2]["traceparent"]
+    assert sent.split("-")[1] == parent.split("-")[1]
+    assert sent.split("-")[2] != parent.split("-")[2]
+    spans = {span.name: span for span in server.spans.get_finished_spans()}
+    assert {"POST /v1/chat/completions", "render", "find session", "tokenize", "hand over"} <= set(spans)
+    assert spans["tokenize"].attributes is not None
+    assert spans["tokenize"].attributes["route"] == "encode"
+    assert "trees" not in "".join(span.to_json() for span in spans.values())

@@ -1,0 +1,14 @@
+"""Clients of the tier: they keep a session's IDs and apply the patches that come back.
+
+from toktier_tier.client import TierClient
+with TierClient("localhost:50051") as tier:
+    session = tier.open("agent-1", "some text")
+    session.append(" and more")
+    session.ids  # numpy uint32
+"""
+
+from .aio import AsyncSession, AsyncTierClient
+from .buffer import IdBuffer
+from .sync import Session, TierClient
+
+__all__ = ["AsyncSession", "AsyncTierClient", "IdBuffer", "Session", "TierClient"]

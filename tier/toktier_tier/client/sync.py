@@ -1,0 +1,106 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from ..core.values import Ids, Patch
+from ..transport.messages import bytes_of, ids_of, patch_of
+from ..transport.status import error_of
+from ..transport.v1 import toktier_pb2 as pb
+from ..transport.v1.toktier_pb2_grpc import TokenizerServiceStub
+from . import requests
+from .buffer import IdBuffer
+
+
+class TierClient:
+    """One channel to a tier. Thread-safe; its sessions are for one thread each.
+
+    Every call raises the tier's own coded errors (`core.errors`), and `EnvironmentFault` (`grpc.*`) where the tier
+    isn't reached within `timeout_s`.
+    """
+
+    def __init__(
+        self, address: str, *, model: str = "", timeout_s: float = requests.DEFAULT_TIMEOUT_S, channel: Any = None
+    ) -> None:
+        self.model, self.timeout_s = model, timeout_s
+        self._channel = channel or grpc.insecure_channel(address, options=requests.CHANNEL_OPTIONS)
+        self._stub = TokenizerServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def encode(self, text: str) -> Ids:
+        """The IDs of a text by itself."""
+        answer = self.call(self._stub.Encode, requests.encode(self.model, "", text, None))
+        return ids_of(answer.patch.ids)
+
+    def open(self, session: str, text: str = "") -> Session:
+        """Start a session, or start it over."""
+        found = Session(self, session)
+        found.take(
+            self.call(self._stub.OpenSession, pb.OpenSessionRequest(model=self.model, session=session, text=text))
+        )
+        return found
+
+    def decode(self, ids: Ids, *, skip_special_tokens: bool = False) -> str:
+        request = pb.DecodeRequest(model=self.model, ids=bytes_of(ids), skip_special_tokens=skip_special_tokens)
+        return str(self.call(self._stub.Decode, request).text)
+
+    def snapshots(self) -> list[pb.Snapshot]:
+        return list(self.call(self._stub.ListSnapshots, pb.ListSnapshotsRequest()).snapshots)
+
+    def call(self, method: Callable[..., Any], request: Any) -> Any:
+        try:
+            return method(request, timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            raise error_of(error) from None
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class Session:
+    """A session and its IDs. Each change names the revision it was made for: a stale one raises `RevisionConflict`."""
+
+    def __init__(self, client: TierClient, name: str) -> None:
+        self._client, self._stub, self.name = client, client._stub, name
+        self._buffer = IdBuffer()
+
+    @property
+    def ids(self) -> Ids:
+        """A view that holds until the next change."""
+        return self._buffer.ids
+
+    @property
+    def revision(self) -> int:
+        return self._buffer.revision
+
+    def append(self, delta: str) -> Patch:
+        request = requests.append(self._client.model, self.name, delta, self.revision)
+        return self.take(self._client.call(self._stub.Append, request))
+
+    def edit(self, start_chars: int, stop_chars: int, replacement: str) -> Patch:
+        request = requests.edit(self._client.model, self.name, start_chars, stop_chars, replacement, self.revision)
+        return self.take(self._client.call(self._stub.Edit, request))
+
+    def full_text(self, text: str) -> Patch:
+        """Make `text` the session's text; the tier finds what it has in common with the old one."""
+        request = requests.encode(self._client.model, self.name, text, self.revision)
+        return self.take(self._client.call(self._stub.Encode, request))
+
+    def close(self) -> bool:
+        request = pb.CloseSessionRequest(model=self._client.model, session=self.name)
+        return bool(self._client.call(self._stub.CloseSession, request).closed)
+
+    def take(self, answer: Any) -> Patch:
+        patch = patch_of(answer.patch)
+        self._buffer.apply(patch)
+        return patch

@@ -1,0 +1,195 @@
+"""A tier in service: everything built from the settings, started, and ended in order.
+
+On SIGTERM or SIGINT: no new requests, the running ones end, sessions are left to their time, spans are sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+
+from .app import open_tokenizer
+from .core.errors import InvalidRequest
+from .engine.chat_files import load_chat_template
+from .engine.chat_template import ChatRenderer, Server
+from .engine.sglang_http import SGLangHttp
+from .engine.upstreams import EngineEvent, Timeouts, Upstreams
+from .sessions.registry import Registry, Served
+from .sessions.service import SessionService
+from .settings import TierSettings, TokenizerSettings, UpstreamSettings, faults_allowed
+from .shadow.evidence import EvidenceFolder
+from .shadow.faults import plant_wrong_ids
+from .shadow.sampler import Sampler
+from .shadow.verifier import Verifier
+from .sources import default_cache_dir
+from .telemetry import Telemetry, registry_meters
+from .transport.grpc_server import GrpcServer, TokenizerServicer
+from .transport.http_server import HttpServer
+from .transport.prompts import Prompts
+from .transport.work import Work
+
+STOP_S = 10.0
+log = logging.getLogger("toktier")
+
+
+class _Uvicorn(uvicorn.Server):
+    """Without signal handlers of its own, which would end the process before the rest of the tier has ended."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    def end(self) -> None:
+        self.should_exit = True
+
+
+class Tier:
+    """What `settings` ask for. `run` serves until a signal; `start` and `stop` are for those who embed it."""
+
+    def __init__(self, settings: TierSettings) -> None:
+        self.settings = settings
+        self.verifiers: dict[str, Verifier] = {}
+        self.registry = Registry([self._served(each) for each in settings.tokenizers])
+        renderers = {each.name: self._renderer(each) for each in settings.tokenizers if each.chat_template}
+        self.work = Work(settings.threads, settings.waiting)
+        spans = settings.telemetry
+        exporter = OTLPSpanExporter(endpoint=spans.otlp, insecure=spans.otlp_insecure) if spans.otlp else None
+        self.telemetry = Telemetry(
+            readers=[PrometheusMetricReader()], span_exporter=exporter, trace_ratio=spans.trace_ratio
+        )
+        self.engine_events: dict[tuple[str, str, str], int] = {}
+        self.engine = self._engine(settings.upstream)
+        self.prompts = Prompts(self.registry, renderers, self.work, self.telemetry)
+        self.http = HttpServer(self.prompts, self.engine, self.telemetry)
+        self.grpc: GrpcServer | None = None
+        self._watch()
+
+    async def run(self) -> None:
+        """Serve both addresses until a signal ends it."""
+        host, port = _address(self.settings.http)
+        config = uvicorn.Config(
+            self.http.app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=int(STOP_S)
+        )
+        server = _Uvicorn(config)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, server.end)
+        await self.start()
+        try:
+            await server.serve()
+        finally:
+            await self.stop()
+
+    async def start(self) -> None:
+        """Everything but the HTTP server, which `run` or an embedding server brings."""
+        for verifier in self.verifiers.values():
+            verifier.start()
+        self.grpc = GrpcServer(TokenizerServicer(self.registry, self.work, self.telemetry), self.settings.grpc)
+        await self.grpc.start()
+        log.warning("serving gRPC on port %d, HTTP on %s", self.grpc.port, self.settings.http)
+
+    async def stop(self) -> None:
+        if self.grpc is not None:
+            await self.grpc.stop(STOP_S)
+        if self.engine is not None:
+            await self.engine.aclose()
+        for verifier in self.verifiers.values():
+            verifier.stop(1.0)
+        self.work.close()
+        self.telemetry.close()
+
+    def _served(self, each: TokenizerSettings) -> Served:
+        settings = self.settings
+        directory = Path(settings.compiled_dir) if settings.compiled_dir else default_cache_dir() / "compiled"
+        tokenizer = open_tokenizer(
+            each.source, policy=each.special_tokens, compiled_dir=directory, budget_s=settings.admission_s
+        )
+        shadow, limits = settings.shadow, settings.sessions
+        if shadow.fault_rate:
+            plant_wrong_ids(tokenizer, rate=shadow.fault_rate, seed=0, allow=faults_allowed())
+        verifier = Verifier(
+            tokenizer,
+            queue_samples=shadow.queue,
+            queue_bytes=shadow.queue_bytes,
+            evidence=EvidenceFolder(Path(shadow.samples) if shadow.samples else None, redact=shadow.redact),
+            on_divergence=lambda found: log.error("tokenizer %s: quarantined, %r", each.name, found),
+        )
+        self.verifiers[each.name] = verifier
+        sessions = SessionService(
+            tokenizer,
+            budget_bytes=limits.budget_bytes,
+            ttl_s=limits.ttl_s,
+            keep_text=limits.keep_text,
+            max_text_chars=limits.max_text_chars,
+            observer=Sampler(verifier, rate=shadow.rate, randomness=random.Random()),
+            on_quarantine=lambda reason: log.error("tokenizer %s: quarantined, %s", each.name, reason),
+        )
+        return Served(each.name, each.models, tokenizer, sessions)
+
+    def _renderer(self, each: TokenizerSettings) -> ChatRenderer:
+        template = load_chat_template(Path(each.chat_template))
+        reference = self.registry.find(each.name).tokenizer.reference
+        prefix, suffix = reference.fixed_template()
+        bos = template.special_tokens.get("bos_token", "")
+        return ChatRenderer(
+            template.text,
+            special_tokens=template.special_tokens,
+            server=Server(empty_text_ids=prefix + suffix, bos_id=reference.id_of(bos) if bos else None),
+            content_format=template.content_format,
+            message_ends=0,
+        )
+
+    def _engine(self, upstream: UpstreamSettings) -> SGLangHttp | None:
+        if not upstream.urls:
+            return None
+        timeouts = Timeouts(upstream.connect_s, upstream.first_byte_s, upstream.idle_s, upstream.total_s)
+        upstreams = Upstreams([url.rstrip("/") for url in upstream.urls], observe=self._note)
+        return SGLangHttp(upstreams, timeouts=timeouts, observe=self._note)
+
+    def _note(self, event: EngineEvent) -> None:
+        key = (event.name, event.upstream, event.reason)
+        self.engine_events[key] = self.engine_events.get(key, 0) + 1
+
+    def _watch(self) -> None:
+        registry_meters(self.telemetry, self.registry)
+        self.telemetry.watch(
+            "toktier.shadow.samples",
+            "{sample}",
+            "samples of the shadow verifier by what became of them",
+            lambda: [
+                (count, {"tokenizer": name, "outcome": outcome})
+                for name, verifier in self.verifiers.items()
+                for outcome, count in verifier.counts().items()
+            ],
+        )
+        self.telemetry.watch(
+            "toktier.engine.events",
+            "{event}",
+            "requests to engines, IDs compared and breakers, by outcome",
+            lambda: [
+                (count, {"event": event, "upstream": upstream, "reason": reason})
+                for (event, upstream, reason), count in list(self.engine_events.items())
+            ],
+        )
+        self.telemetry.watch(
+            "toktier.passed_through",
+            "{request}",
+            "requests that went on as text, by reason",
+            lambda: [(count, {"reason": reason}) for reason, count in list(self.http.passed_through.items())],
+        )
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise InvalidRequest("settings.value", f"{text!r} isn't HOST:PORT")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,94 @@
+"""Patches between the tier's values and the wire's messages.
+
+Guarantee: `patch_of(message_of(patch)) == patch`. IDs travel as little-endian uint32 bytes: `ids_of` is a view on them.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from ..core.errors import InvalidRequest
+from ..core.values import Certificate, Ids, Patch, Reason, Route
+from .v1 import toktier_pb2 as pb
+
+ROUTES: dict[Route, pb.Route] = {
+    Route.REPAIR: pb.ROUTE_REPAIR,
+    Route.ENCODE: pb.ROUTE_ENCODE,
+    Route.REFERENCE: pb.ROUTE_REFERENCE,
+    Route.UNCHANGED: pb.ROUTE_UNCHANGED,
+}
+_ROUTES_BACK = {message: route for route, message in ROUTES.items()}
+_LITTLE = sys.byteorder == "little"
+
+
+def bytes_of(ids: Ids) -> bytes:
+    return ids.tobytes() if _LITTLE else ids.astype("<u4").tobytes()
+
+
+def ids_of(data: bytes) -> Ids:
+    """Raises `InvalidRequest` (`ids.not_whole`) for bytes that are no whole number of IDs."""
+    if len(data) % 4:
+        raise InvalidRequest("ids.not_whole", "IDs are packed as 4 bytes each", bytes=len(data))
+    found = np.frombuffer(data, dtype="<u4")
+    return found if _LITTLE else found.astype(np.uint32)
+
+
+def message_of(patch: Patch) -> pb.Patch:
+    certificate = patch.certificate
+    return pb.Patch(
+        keep=patch.keep,
+        ids=bytes_of(patch.ids),
+        resume=patch.resume,
+        total=patch.total,
+        revision=patch.revision,
+        route=ROUTES[patch.route],
+        reason=patch.reason.value,
+        certificate=None
+        if certificate is None
+        else pb.Certificate(
+            fingerprint=certificate.fingerprint,
+            rule_digest=certificate.rule_digest,
+            window_chars=certificate.window_chars,
+            boundary_chars=certificate.boundary_chars,
+            resume_chars=certificate.resume_chars,
+            text_chars=certificate.text_chars,
+            overlap_tokens=certificate.overlap_tokens,
+            overlap_digest=certificate.overlap_digest,
+        ),
+    )
+
+
+def patch_of(message: pb.Patch) -> Patch:
+    """Raises `InvalidRequest` for a message that no tier of this version sends."""
+    route = _ROUTES_BACK.get(message.route)
+    if route is None:
+        raise InvalidRequest("patch.unknown_route", f"route {message.route} is unknown here")
+    try:
+        reason = Reason(message.reason)
+    except ValueError:
+        raise InvalidRequest("patch.unknown_reason", f"reason {message.reason[:80]!r} is unknown here") from None
+    certificate = None
+    if message.HasField("certificate"):
+        found = message.certificate
+        certificate = Certificate(
+            found.fingerprint,
+            found.rule_digest,
+            found.window_chars,
+            found.boundary_chars,
+            found.resume_chars,
+            found.text_chars,
+            found.overlap_tokens,
+            found.overlap_digest,
+        )
+    return Patch(
+        message.keep,
+        ids_of(message.ids),
+        message.resume,
+        message.total,
+        message.revision,
+        route,
+        reason,
+        certificate,
+    )

@@ -1,0 +1,191 @@
+"""From a request's body to the token IDs that SGLang would make of it, by way of a session.
+
+Guarantee: a `Prompt`'s IDs equal SGLang's own for that body: the text its template renders, encoded whole by the
+reference's rules. Where the tier can't be sure, the answer is a `PassThrough` with a reason: then the body goes on as
+it is, and SGLang tokenizes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import UnsupportedTokenizer
+from ..core.repair import TemplateIds
+from ..core.values import Ids, Patch
+from ..engine.chat_template import ChatRenderer, PassThrough
+from ..engine.ids import CheckedIds, check_ids
+from ..sessions.lookup import Chain, ContentIndex, blocks, chain_of
+from ..sessions.registry import Registry, Served
+from ..telemetry import Telemetry
+from .work import Work
+
+EXPLICIT = ("session_id", "prompt_cache_key")
+"""Members of a body that name a session, in order."""
+NO_TEMPLATE = PassThrough("chat.no_template", "this tokenizer is served without a chat template")
+NO_FIXED_SPECIALS = PassThrough("text.special_tokens", "what the tokenizer adds to a text isn't known to be fixed")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """IDs to hand over, the session they are kept under (tenant excluded) and how they came about."""
+
+    ids: CheckedIds
+    session: str
+    patch: Patch
+
+
+class Model:
+    """One served tokenizer with what requests need beside its sessions.
+
+    specials    the fixed tokens that the reference adds around a text by default; None if they aren't fixed
+    """
+
+    def __init__(self, served: Served, renderer: ChatRenderer | None) -> None:
+        self.served, self.renderer = served, renderer
+        self.specials: TemplateIds | None
+        try:
+            self.specials = TemplateIds(*served.tokenizer.reference.fixed_template())
+        except UnsupportedTokenizer:
+            self.specials = None
+
+    def with_specials(self, body: Ids) -> Ids:
+        assert self.specials is not None
+        prefix, suffix = (np.array(each, dtype=np.uint32) for each in (self.specials.prefix, self.specials.suffix))
+        return np.concatenate([prefix, body, suffix])
+
+
+class Prompts:
+    """Thread-safe as far as its parts are; one per tier."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        renderers: Mapping[str, ChatRenderer],
+        work: Work,
+        telemetry: Telemetry,
+        index: ContentIndex | None = None,
+    ) -> None:
+        self.registry = registry
+        self._models = {served.name: Model(served, renderers.get(served.name)) for served in registry}
+        self._work, self._telemetry = work, telemetry
+        self._index = index or ContentIndex()
+
+    def model(self, fields: Mapping[str, Any]) -> Model:
+        """Raises `SnapshotNotFound`."""
+        name = fields.get("model")
+        return self._models[self.registry.find(name if isinstance(name, str) else "").name]
+
+    async def chat(self, fields: Mapping[str, Any], tenant: str, named: str, size: int) -> Prompt | PassThrough:
+        """Of a chat body of `size` bytes; `named` is a session that a header names."""
+        model = self.model(fields)
+        renderer = model.renderer
+        if renderer is None:
+            return NO_TEMPLATE
+        with self._telemetry.span("render"):
+            rendered = await self._work.for_size(size, lambda: renderer.render(fields))
+        if isinstance(rendered, PassThrough):
+            return rendered
+        prompt = await self._text(model, "chat", rendered.text, tenant, named, fields, lambda: _messages(fields))
+        if rendered.continuation is not None:
+            return await self._continued(model, rendered.continuation, prompt)
+        return prompt
+
+    async def text(self, fields: Mapping[str, Any], key: str, tenant: str, named: str) -> Prompt | PassThrough:
+        """Of a body whose text is its member `key`, encoded with the tokenizer's default special tokens."""
+        model = self.model(fields)
+        text = fields.get(key)
+        if not isinstance(text, str):
+            return PassThrough("text.not_one_text", f"{key!r} isn't one text")
+        if model.specials is None:
+            return NO_FIXED_SPECIALS
+        prompt = await self._text(model, "text", text, tenant, named, fields, lambda: blocks(text))
+        if model.specials.prefix or model.specials.suffix:
+            ids = model.with_specials(prompt.ids.array)
+            return Prompt(self._checked(model, ids), prompt.session, prompt.patch)
+        return prompt
+
+    async def encoded(self, fields: Mapping[str, Any], text: str, *, special: bool) -> list[int]:
+        """The IDs of a text by itself, with the default special tokens or without."""
+        model = self.model(fields)
+        if special and model.specials is None:
+            raise UnsupportedTokenizer(NO_FIXED_SPECIALS.reason, NO_FIXED_SPECIALS.detail)
+        patch = await self._work.run(model.served, len(text), lambda wait: model.served.sessions.encode(text))
+        ids: list[int] = (model.with_specials(patch.ids) if special else patch.ids).tolist()
+        return ids
+
+    async def _text(
+        self,
+        model: Model,
+        method: str,
+        text: str,
+        tenant: str,
+        named: str,
+        fields: Mapping[str, Any],
+        parts: Callable[[], Iterator[bytes]],
+    ) -> Prompt:
+        served, telemetry = model.served, self._telemetry
+        begun = perf_counter()
+        session = named or _explicit(fields)
+        if session:
+            session = f"named/{session}"
+        else:
+            with telemetry.span("find session"):
+                chain = await self._work.for_size(len(text), lambda: chain_of(parts()))
+                session = self._find(served, tenant, chain)
+        sessions = served.sessions
+
+        def encode(wait: bool) -> tuple[Patch, Ids]:
+            patch = sessions.full_text(tenant, session, text, wait=wait)
+            if patch.keep == 0 and patch.total == len(patch.ids):
+                return patch, patch.ids
+            info, ids = sessions.snapshot(tenant, session, wait=wait)
+            if info.revision != patch.revision:  # another request has changed the session since
+                alone = sessions.encode(text)
+                return alone, alone.ids
+            return patch, ids
+
+        with telemetry.span("tokenize"):
+            patch, ids = await self._work.run(served, len(text) // 16, encode)
+            telemetry.note(route=patch.route.value, reason=patch.reason.value, keep=patch.keep, total=patch.total)
+        telemetry.answered(served, method, patch, len(text), perf_counter() - begun)
+        return Prompt(self._checked(model, ids), session, patch)
+
+    def _find(self, served: Served, tenant: str, chain: Chain) -> str:
+        claim = self._index.claim(tenant, served.tokenizer.fingerprint, chain)
+        if claim.parent is not None:
+            served.sessions.fork(tenant, claim.parent, claim.session)
+        return claim.session
+
+    async def _continued(self, model: Model, continuation: str, prompt: Prompt) -> Prompt:
+        """The cut-off answer, encoded apart, behind the rest."""
+        tail = await self._work.run(
+            model.served, len(continuation), lambda wait: model.served.sessions.encode(continuation)
+        )
+        joined = np.concatenate([prompt.ids.array, tail.ids])
+        return Prompt(self._checked(model, joined), prompt.session, prompt.patch)
+
+    @staticmethod
+    def _checked(model: Model, ids: Ids | Sequence[int]) -> CheckedIds:
+        return check_ids(ids, model.served.tokenizer.reference.id_limit)
+
+
+def _explicit(fields: Mapping[str, Any]) -> str:
+    for key in EXPLICIT:
+        value = fields.get(key)
+        if isinstance(value, str) and value:
+            return f"{key}/{value}"
+    return ""
+
+
+def _messages(fields: Mapping[str, Any]) -> Iterator[bytes]:
+    """What decides a chat's text, in order: all but the messages first, then each of them."""
+    other = {key: fields[key] for key in ("tools", "tool_choice", "chat_template_kwargs") if key in fields}
+    yield json.dumps(other, sort_keys=True).encode()
+    for message in fields["messages"]:
+        yield json.dumps(message, sort_keys=True).encode()

@@ -1,0 +1,59 @@
+"""Where a call runs: short ones on the event loop, long ones on threads, never more than a bound waiting.
+
+A repair takes some 50 µs: handing it to a thread would cost more than doing it. What may take longer (a large text,
+a tokenizer without a rule, a session that another thread holds) goes to the pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from ..core.errors import Overloaded, SessionBusy
+from ..sessions.registry import Served
+
+TENANT = "default"
+"""Whose sessions these are, until identities are authenticated."""
+INLINE_CHARS = 16_384
+DEFAULT_THREADS = 4
+DEFAULT_WAITING = 256
+
+Answer = TypeVar("Answer")
+
+
+class Work:
+    """`threads` run long calls, `waiting` bounds how many of them there are at once, running ones included."""
+
+    def __init__(self, threads: int = DEFAULT_THREADS, waiting: int = DEFAULT_WAITING) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="toktier-work")
+        self._waiting, self._limit = 0, waiting
+
+    async def run(self, served: Served, chars: int, call: Callable[[bool], Answer]) -> Answer:
+        """`call(wait)`: with `wait` off it must raise `SessionBusy` rather than wait for a lock.
+
+        Raises `Overloaded` (`tier.overloaded`) instead of queueing without bound.
+        """
+        if chars <= INLINE_CHARS and served.tokenizer.repairer is not None:
+            try:
+                return call(False)
+            except SessionBusy:
+                pass
+        return await self.in_thread(lambda: call(True))
+
+    async def for_size(self, size: int, call: Callable[[], Answer]) -> Answer:
+        """`call` here if what it works on is small (characters or bytes), else on a thread."""
+        return call() if size <= INLINE_CHARS else await self.in_thread(call)
+
+    async def in_thread(self, call: Callable[[], Answer]) -> Answer:
+        if self._waiting >= self._limit:
+            raise Overloaded("tier.overloaded", "too many long calls are waiting", limit=self._limit)
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
