@@ -3,7 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 export PYTHONPATH := benchmarks
 
-.PHONY: demo test check bench bench-service tokenizers e2e fuzz format clean
+.PHONY: demo demo-sglang test check bench bench-service tokenizers e2e fuzz format clean
 
 demo: $(VENV)/.ready  ## admit a real tokenizer, replay 300 agent turns, check every one (build/demo.json, .html)
 	$(PY) -m demo --out build
@@ -21,6 +21,9 @@ check: $(VENV)/.ready  ## lint, types, layers, generated files
 
 bench: $(VENV)/.ready  ## side by side with the peers (build/bench.json)
 	$(PY) -m bench --out build
+
+demo-sglang: $(VENV)/.ready  ## 40 turns through a real SGLang on the CPU, by text and by the tier (build/demo-sglang.json)
+	PYTHONPATH=benchmarks:e2e/sglang $(PY) -m sglang_demo --out build
 
 bench-service: $(VENV)/.ready  ## Append over gRPC beside a bare echo (build/bench-service.json)
 	$(PY) -m service_bench --out build

@@ -27,7 +27,7 @@ from toktier_tier.engine.chat_template import ChatRenderer, Rendered, Server
 sys.path.insert(0, str(Path(__file__).parent / "sglang"))
 
 from genuine import MODELS, write_genuine_model
-from harness import Sglang, Task, prompts_of, serve
+from harness import Sglang, SglangFailed, Task, prompts_of, serve
 from record import cases, templates, write_bare_model
 from tiny_model import write_model
 
@@ -35,6 +35,12 @@ pytestmark = pytest.mark.timeout(3600)
 
 RANDOM_BODIES = 150
 DEFAULTS = {"enable_thinking": False, "thinking": False, "reasoning_effort": "high", "custom": [1]}
+MODES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": ({}, {}),
+    "defaults": ({"default_chat_template_kwargs": DEFAULTS}, {"default_template_kwargs": DEFAULTS}),
+    "parsers": ({"reasoning_parser": "qwen3", "tool_call_parser": "qwen"},) * 2,
+}
+"""How the server is started: fields of SGLang's ServerArgs, and the same as our `Server` says it."""
 
 # SGLang renders these, after changing what the client sent.
 LEFT_TO_SGLANG = {"chat.tool_schema", "chat.template_kwargs", "chat.bad_request", "chat.continuation"}
@@ -72,12 +78,9 @@ def random_body(seed: int) -> dict[str, Any]:
             "parameters": {"type": "object", "properties": properties},
             "strict": rng.random() < 0.5,
         }
-        kept = rng.sample([key for key in fields if key == "name" or rng.random() < 0.7], k=0) or list(fields)
+        kept = [key for key in fields if key == "name" or rng.random() < 0.7]
         rng.shuffle(kept)
-        return {
-            "type": "function",
-            "function": {key: fields[key] for key in kept if key == "name" or rng.random() < 0.8},
-        }
+        return {"type": "function", "function": {key: fields[key] for key in kept}}
 
     def content() -> Any:
         return text() if rng.random() < 0.7 else [{"type": "text", "text": text()} for _ in range(rng.randint(0, 3))]
@@ -198,32 +201,31 @@ def bare_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def own(bare_model: Path) -> dict[tuple[str, bool], list[dict[str, Any]]]:
-    """By template and whether the server has defaults for its variables."""
-    keys = [(path, defaults) for path in templates() for defaults in (False, True)]
+def own(bare_model: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """By template and mode."""
+    keys = [(path, mode) for mode in MODES for path in templates()]
     tasks = [
-        Task(
-            bare_model,
-            list(BODIES.values()),
-            {"chat_template": str(path)} | ({"default_chat_template_kwargs": DEFAULTS} if defaults else {}),
-        )
-        for path, defaults in keys
+        Task(bare_model, list(BODIES.values()), {"chat_template": str(path)} | MODES[mode][0]) for path, mode in keys
     ]
-    return {(path.stem, defaults): prompts for (path, defaults), prompts in zip(keys, prompts_of(tasks), strict=True)}
+    return {(path.stem, mode): prompts for (path, mode), prompts in zip(keys, prompts_of(tasks), strict=True)}
 
 
 @pytest.mark.parametrize("path", templates(), ids=[path.stem for path in templates()])
-@pytest.mark.parametrize("defaults", [False, True], ids=["", "defaults"])
+@pytest.mark.parametrize("mode", MODES)
 def test_own_templates(
-    path: Path, defaults: bool, bare_model: Path, own: dict[tuple[str, bool], list[dict[str, Any]]]
+    path: Path, mode: str, bare_model: Path, own: dict[tuple[str, str], list[dict[str, Any]]]
 ) -> None:
-    chat = renderer_of(bare_model, path, default_template_kwargs=DEFAULTS if defaults else {})
-    counts = check(chat, bare_model, own[path.stem, defaults])
+    counts = check(renderer_of(bare_model, path, **MODES[mode][1]), bare_model, own[path.stem, mode])
     assert counts["equal"] >= 50, counts
     assert counts["left"] <= 0.15 * len(BODIES), counts
 
 
-# Two running servers
+# Running servers
+
+
+def test_a_server_that_cannot_start_is_told_by_its_log(bare_model: Path) -> None:
+    with pytest.raises(SglangFailed, match="no-such-flag"), serve(bare_model, "--no-such-flag"):
+        pass
 
 
 @pytest.fixture(scope="module", params=["llama-3.1", "qwen-3"])

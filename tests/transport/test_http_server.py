@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,9 +28,10 @@ from toktier_tier.engine.upstreams import EngineEvent, Timeouts, Upstreams
 from toktier_tier.sessions.registry import Registry, Served
 from toktier_tier.sessions.service import SessionService
 from toktier_tier.telemetry import Telemetry
+from toktier_tier.transport.agreement import agrees
 from toktier_tier.transport.http_server import HttpServer
 from toktier_tier.transport.prompts import Prompts
-from toktier_tier.transport.work import Work
+from toktier_tier.transport.work import TENANT, Work
 from workshop import family_tier, fresh_tokenizer
 
 FAMILY = "gpt2-novelai"
@@ -71,7 +72,13 @@ class Engine:
         self.left = threading.Event()
         paths = ("/v1/chat/completions", "/v1/completions", "/generate", "/v1/messages")
         routes = [Route(path, self._answer, methods=["POST"]) for path in paths]
-        self.app = Starlette(routes=[*routes, Route("/v1/models", self._models)])
+        tokenize = Route("/v1/tokenize", self._tokenize, methods=["POST"])
+        self.app = Starlette(routes=[*routes, tokenize, Route("/v1/models", self._models)])
+        self.tokenized: Callable[[list[dict[str, Any]]], Any] = lambda messages: None
+
+    async def _tokenize(self, request: Request) -> Response:
+        found = self.tokenized(json.loads(await request.body())["messages"])
+        return JSONResponse({"tokens": found}) if found is not None else JSONResponse({"error": "x"}, 400)
 
     async def _models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [{"id": "the engine's"}]})
@@ -119,14 +126,15 @@ class Running:
         work = Work()
         renderers = {FAMILY: ChatRenderer(TEMPLATE, special_tokens={}, message_ends=0)} if chat else {}
         self.http: HttpServer
-        found = url or (self._upstream.url if self._upstream is not None else "")
+        self.upstream = found = url or (self._upstream.url if self._upstream is not None else "")
 
         async def build() -> None:
             client = None
             if found:
                 upstreams = Upstreams([found], observe=self.events.append)
                 client = SGLangHttp(upstreams, timeouts=TIMEOUTS, observe=self.events.append)
-            self.http = HttpServer(Prompts(registry, renderers, work, self.telemetry), client, self.telemetry)
+            self.prompts = Prompts(registry, renderers, work, self.telemetry)
+            self.http = HttpServer(self.prompts, client, self.telemetry)
 
         asyncio.run(build())
         self.server = OnThread(self.http.app)
@@ -362,6 +370,39 @@ def test_what_is_wrong_has_a_code_and_reaches_no_engine(
     answer = server.client.post(path, content=content)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     assert server.engine.requests == []
+
+
+@pytest.mark.parametrize(
+    ("shift", "expected"), [(0, True), (1, False), (None, None)], ids=["the same", "other IDs", "no answer"]
+)
+def test_the_engine_is_asked_whether_it_makes_the_same_of_chats(
+    server: Running, shift: int | None, expected: bool | None
+) -> None:
+    def tokenized(messages: list[dict[str, Any]]) -> Any:
+        if shift is None:
+            return None
+        text = rendered([{**message, "content": message["content"] or ""} for message in messages])
+        return [each + shift for each in server.tier.ids(text)]
+
+    server.engine.tokenized = tokenized
+
+    async def ask() -> bool | None:
+        engine = SGLangHttp(Upstreams([server.upstream]), timeouts=TIMEOUTS)
+        try:
+            return await agrees(server.prompts, engine, "some/model", TENANT)
+        finally:
+            await engine.aclose()
+
+    assert asyncio.run(ask()) is expected
+
+
+def test_a_model_whose_engine_disagrees_passes_chats_on(server: Running) -> None:
+    for model in server.prompts.models():
+        model.agrees = False
+    body = {"messages": conversation(1)}
+    server.post("/v1/chat/completions", body)
+    assert server.last() == body
+    assert server.http.passed_through == {"chat.engine_disagrees": 1}
 
 
 def test_the_tier_tells_of_itself(server: Running) -> None:

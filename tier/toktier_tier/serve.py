@@ -6,19 +6,21 @@ On SIGTERM or SIGINT: no new requests, the running ones end, sessions are left t
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 
 from .app import open_tokenizer
-from .core.errors import InvalidRequest
+from .core.errors import InvalidRequest, InvalidTokenizer
 from .engine.chat_files import load_chat_template
 from .engine.chat_template import ChatRenderer, Server
 from .engine.sglang_http import SGLangHttp
@@ -32,12 +34,14 @@ from .shadow.sampler import Sampler
 from .shadow.verifier import Verifier
 from .sources import default_cache_dir
 from .telemetry import Telemetry, registry_meters
+from .transport.agreement import agrees
 from .transport.grpc_server import GrpcServer, TokenizerServicer
 from .transport.http_server import HttpServer
 from .transport.prompts import Prompts
-from .transport.work import Work
+from .transport.work import TENANT, Work
 
 STOP_S = 10.0
+PROBE_EVERY_S = 300.0
 log = logging.getLogger("toktier")
 
 
@@ -71,6 +75,7 @@ class Tier:
         self.prompts = Prompts(self.registry, renderers, self.work, self.telemetry)
         self.http = HttpServer(self.prompts, self.engine, self.telemetry)
         self.grpc: GrpcServer | None = None
+        self._probing: asyncio.Task[None] | None = None
         self._watch()
 
     async def run(self) -> None:
@@ -95,9 +100,26 @@ class Tier:
             verifier.start()
         self.grpc = GrpcServer(TokenizerServicer(self.registry, self.work, self.telemetry), self.settings.grpc)
         await self.grpc.start()
+        if self.engine is not None:
+            self._probing = asyncio.create_task(self._probe(self.engine))
         log.warning("serving gRPC on port %d, HTTP on %s", self.grpc.port, self.settings.http)
 
+    async def _probe(self, engine: SGLangHttp) -> None:
+        """Ask the engines now and then whether they use IDs, and make the same of chats: traffic doesn't tell."""
+        while True:
+            for model in self.prompts.models():
+                name = model.served.models[0] if model.served.models else model.served.name
+                for upstream, uses in (await engine.probe_ids(name)).items():
+                    if uses is False:
+                        log.error("engine %s ignores token IDs: it gets text", upstream)
+                if model.agrees and await agrees(self.prompts, engine, name, TENANT) is False:
+                    model.agrees = False
+                    log.error("tokenizer %s: the engine renders chats otherwise, they go on as text", model.served.name)
+            await asyncio.sleep(PROBE_EVERY_S)
+
     async def stop(self) -> None:
+        if self._probing is not None:
+            self._probing.cancel()
         if self.grpc is not None:
             await self.grpc.stop(STOP_S)
         if self.engine is not None:
@@ -140,10 +162,18 @@ class Tier:
         reference = self.registry.find(each.name).tokenizer.reference
         prefix, suffix = reference.fixed_template()
         bos = template.special_tokens.get("bos_token", "")
+        model = _model_config(Path(each.chat_template))
         return ChatRenderer(
             template.text,
             special_tokens=template.special_tokens,
-            server=Server(empty_text_ids=prefix + suffix, bos_id=reference.id_of(bos) if bos else None),
+            server=Server(
+                empty_text_ids=prefix + suffix,
+                bos_id=reference.id_of(bos) if bos else None,
+                model_type=str(model.get("model_type", "")),
+                architecture=str(next(iter(model.get("architectures") or ()), "")),
+                reasoning_parser=each.reasoning_parser or None,
+                tool_call_parser=each.tool_call_parser or None,
+            ),
             content_format=template.content_format,
             message_ends=0,
         )
@@ -186,6 +216,17 @@ class Tier:
             "requests that went on as text, by reason",
             lambda: [(count, {"reason": reason}) for reason, count in list(self.http.passed_through.items())],
         )
+
+
+def _model_config(directory: Path) -> dict[str, Any]:
+    """The model's config.json, if it lies there: some models' chats SGLang encodes in its own way."""
+    try:
+        document = json.loads((directory / "config.json").read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise InvalidTokenizer("chat.config", f"the model's config.json can't be read: {error}"[:200]) from None
+    return document if isinstance(document, dict) else {}
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -23,13 +23,18 @@ MAX_FILE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSettings:
-    """source: see `sources`; models: names that requests use; template: a directory or chat_template.jinja, if any."""
+    """source: see `sources`; models: names that requests use; chat_template: the model's directory, if any.
+
+    The parsers are those that SGLang was started with: some of them change what a chat's text is.
+    """
 
     name: str
     source: str
     models: tuple[str, ...] = ()
     policy: str = "none"
     chat_template: str = ""
+    reasoning_parser: str = ""
+    tool_call_parser: str = ""
 
     def __post_init__(self) -> None:
         if not self.name or not self.source:

@@ -32,6 +32,10 @@ Reading = Callable[[], Iterable[tuple[float, dict[str, str]]]]
 """(value, attributes) of a meter that is read when it is asked for."""
 
 
+SIZES_EVERY = 16
+"""Sizes are noted of one answer in so many: a histogram's record takes 6 µs, and three of them 15 % of an append."""
+
+
 class Telemetry:
     """Meters always; spans only for the share `trace_ratio` of requests, and for those whose caller samples them."""
 
@@ -56,6 +60,7 @@ class Telemetry:
         self._context = meter.create_histogram("toktier.context.tokens", "{token}", "tokens of the whole context")
         self._errors = meter.create_counter("toktier.errors", "{error}", "requests answered by a coded error")
         self._meter = meter
+        self._answers = 0
         self._attributes: dict[tuple[str, str, str, str], dict[str, str]] = {}
         self._traces = TracerProvider(ParentBased(TraceIdRatioBased(trace_ratio)), about) if span_exporter else None
         if self._traces is not None and span_exporter is not None:
@@ -69,8 +74,10 @@ class Telemetry:
             attributes = {"tokenizer": key[0], "method": key[1], "route": key[2], "reason": key[3]}
             self._attributes[key] = attributes
         self._duration.record(seconds, attributes)
-        self._delta.record(chars, attributes)
-        self._context.record(patch.total, attributes)
+        self._answers += 1
+        if self._answers % SIZES_EVERY == 1:
+            self._delta.record(chars, attributes)
+            self._context.record(patch.total, attributes)
 
     def failed(self, method: str, code: str) -> None:
         self._errors.add(1, {"method": method, "code": code})

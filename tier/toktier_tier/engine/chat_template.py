@@ -136,7 +136,7 @@ class ChatRenderer:
 
     A template that can't be compiled, or a server that renders otherwise, isn't an error: every body then passes
     through, with the reason that `refusal` tells. `message_ends` is for how many k, from all messages downwards,
-    the end is looked for; each costs a render. `clock` is what `strftime_now` tells.
+    the end is looked for; each costs one more render. `clock` is what `strftime_now` tells.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class ChatRenderer:
         special_tokens: Mapping[str, str],
         server: Server = Server(),
         content_format: ContentFormat | None = None,
-        message_ends: int = 2,
+        message_ends: int = 0,
         max_chars: int = MAX_CHARS,
         clock: Callable[[], datetime] = datetime.now,
     ) -> None:

@@ -8,7 +8,7 @@ it is, and SGLang tokenizes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -28,6 +28,7 @@ from .work import Work
 EXPLICIT = ("session_id", "prompt_cache_key")
 """Members of a body that name a session, in order."""
 NO_TEMPLATE = PassThrough("chat.no_template", "this tokenizer is served without a chat template")
+DISAGREES = PassThrough("chat.engine_disagrees", "the engine makes other IDs of chats than this template does")
 NO_FIXED_SPECIALS = PassThrough("text.special_tokens", "what the tokenizer adds to a text isn't known to be fixed")
 
 
@@ -43,11 +44,13 @@ class Prompt:
 class Model:
     """One served tokenizer with what requests need beside its sessions.
 
+    agrees      False once the engine was seen to make other IDs of chats
     specials    the fixed tokens that the reference adds around a text by default; None if they aren't fixed
     """
 
     def __init__(self, served: Served, renderer: ChatRenderer | None) -> None:
         self.served, self.renderer = served, renderer
+        self.agrees = True
         self.specials: TemplateIds | None
         try:
             self.specials = TemplateIds(*served.tokenizer.reference.fixed_template())
@@ -76,6 +79,9 @@ class Prompts:
         self._work, self._telemetry = work, telemetry
         self._index = index or ContentIndex()
 
+    def models(self) -> Iterable[Model]:
+        return self._models.values()
+
     def model(self, fields: Mapping[str, Any]) -> Model:
         """Raises `SnapshotNotFound`."""
         name = fields.get("model")
@@ -87,6 +93,8 @@ class Prompts:
         renderer = model.renderer
         if renderer is None:
             return NO_TEMPLATE
+        if not model.agrees:
+            return DISAGREES
         with self._telemetry.span("render"):
             rendered = await self._work.for_size(size, lambda: renderer.render(fields))
         if isinstance(rendered, PassThrough):
