@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -16,8 +15,8 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from servers import GrpcTier, grpc_tier
 from toktier_tier.client import AsyncTierClient, TierClient
 from toktier_tier.core.certificate import verify_certificate
 from toktier_tier.core.errors import (
@@ -31,75 +30,29 @@ from toktier_tier.core.errors import (
     TierError,
 )
 from toktier_tier.core.values import Reason, Route
-from toktier_tier.sessions.registry import Registry, Served
-from toktier_tier.sessions.service import SessionService
-from toktier_tier.telemetry import Telemetry
-from toktier_tier.transport.grpc_server import SERVICE, GrpcServer, TokenizerServicer
+from toktier_tier.transport.grpc_server import SERVICE
 from toktier_tier.transport.status import error_of
 from toktier_tier.transport.v1 import toktier_pb2 as pb
 from toktier_tier.transport.work import INLINE_CHARS, TENANT, Work
-from workshop import examples, family_tier, fresh_tokenizer, random_text, sample_text, text_parts
+from workshop import examples, family_tier, random_text, sample_text, text_parts
 
 FAMILY = "gpt2-novelai"
 METHODS = pb.DESCRIPTOR.services_by_name["TokenizerService"].methods
 
 
-class Running:
-    """A tier's gRPC server in a thread of its own."""
-
-    def __init__(self, *families: str, work: Work | None = None) -> None:
-        self.tier = family_tier(families[0])
-        self.served = []
-        for family in families:
-            tokenizer = fresh_tokenizer(family_tier(family))
-            self.served.append(Served(family, (f"models/{family}",), tokenizer, SessionService(tokenizer)))
-        self.sessions = self.served[0].sessions
-        self.reader = InMemoryMetricReader()
-        self.work = work or Work()
-        self.servicer = TokenizerServicer(Registry(self.served), self.work, Telemetry(readers=[self.reader]))
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._server = self.run(self._start())
-        self.address = f"127.0.0.1:{self._server.port}"
-
-    async def _start(self) -> GrpcServer:
-        server = GrpcServer(self.servicer, "127.0.0.1:0")
-        await server.start()
-        return server
-
-    def run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
-
-    def stop(self) -> None:
-        self.run(self._server.stop(1.0))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self.work.close()
-
-
-@contextmanager
-def running(*families: str, work: Work | None = None) -> Iterator[Running]:
-    server = Running(*(families or (FAMILY,)), work=work)
-    try:
-        yield server
-    finally:
-        server.stop()
-
-
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    with running() as found:
+def server() -> Iterator[GrpcTier]:
+    with grpc_tier() as found:
         yield found
 
 
 @pytest.fixture
-def client(server: Running) -> Iterator[TierClient]:
+def client(server: GrpcTier) -> Iterator[TierClient]:
     with TierClient(server.address) as found:
         yield found
 
 
-def test_a_session_follows_every_change_with_the_references_ids(server: Running, client: TierClient) -> None:
+def test_a_session_follows_every_change_with_the_references_ids(server: GrpcTier, client: TierClient) -> None:
     chooser = random.Random(3)
     parts = text_parts(server.tier)
     text = sample_text(20_000)
@@ -130,7 +83,7 @@ def test_a_session_follows_every_change_with_the_references_ids(server: Running,
     assert not session.close()
 
 
-def test_the_async_client_does_the_same(server: Running) -> None:
+def test_the_async_client_does_the_same(server: GrpcTier) -> None:
     async def talk() -> None:
         async with AsyncTierClient(server.address) as client:
             session = await client.open("async", "Hello")
@@ -149,7 +102,7 @@ def test_the_async_client_does_the_same(server: Running) -> None:
     asyncio.run(talk())
 
 
-def test_large_texts_go_to_threads_and_give_the_same(server: Running, client: TierClient) -> None:
+def test_large_texts_go_to_threads_and_give_the_same(server: GrpcTier, client: TierClient) -> None:
     text = sample_text(3 * INLINE_CHARS)
     assert client.encode(text).tolist() == server.tier.ids(text)
     session = client.open("large", "a")
@@ -157,21 +110,21 @@ def test_large_texts_go_to_threads_and_give_the_same(server: Running, client: Ti
     assert session.ids.tolist() == server.tier.ids("a" + text)
 
 
-def test_the_snapshot_says_what_is_served(server: Running, client: TierClient) -> None:
+def test_the_snapshot_says_what_is_served(server: GrpcTier, client: TierClient) -> None:
     (found,) = client.snapshots()
     compiled = server.served[0].tokenizer.compiled
     assert (found.fingerprint, found.verdict, found.quarantined) == (compiled.fingerprint, "Admitted", False)
     assert (list(found.models), found.rule_digest) == ([f"models/{FAMILY}"], compiled.rule.digest)
 
 
-def test_a_session_is_told_of_with_ids_and_state(server: Running, client: TierClient) -> None:
+def test_a_session_is_told_of_with_ids_and_state(server: GrpcTier, client: TierClient) -> None:
     session = client.open("told", "some text of twelve tokens or so")
     answer = client.call(
         client._stub.GetSession, pb.GetSessionRequest(session="told", include_ids=True, include_state=True)
     )
     assert np.frombuffer(answer.ids, "<u4").tolist() == session.ids.tolist()
     assert (answer.revision, answer.text_chars, answer.tokens) == (0, 32, len(session.ids))
-    with running() as other, TierClient(other.address) as there:
+    with grpc_tier() as other, TierClient(other.address) as there:
         taken = there.call(there._stub.Handoff, pb.HandoffRequest(session="told", state=answer.state))
         assert (taken.revision, taken.text_chars, taken.tokens) == (0, 32, len(session.ids))
         patch = there.call(there._stub.Append, pb.AppendRequest(session="told", delta="!", expected_revision=0)).patch
@@ -208,7 +161,7 @@ def test_a_session_is_told_of_with_ids_and_state(server: Running, client: TierCl
     ],
 )
 def test_what_is_wrong_has_a_code_and_changes_nothing(
-    server: Running, client: TierClient, request_: Any, method: str, kind: type[TierError], code: str
+    server: GrpcTier, client: TierClient, request_: Any, method: str, kind: type[TierError], code: str
 ) -> None:
     kept = client.open("kept", "kept text")
     with pytest.raises(kind) as caught:
@@ -218,7 +171,7 @@ def test_what_is_wrong_has_a_code_and_changes_nothing(
     assert kept.ids.tolist() == server.tier.ids("kept text")
 
 
-def test_bytes_that_are_no_request_are_refused_and_the_server_lives(server: Running, client: TierClient) -> None:
+def test_bytes_that_are_no_request_are_refused_and_the_server_lives(server: GrpcTier, client: TierClient) -> None:
     chooser = random.Random(11)
     with grpc.insecure_channel(server.address) as channel:
         for method in METHODS:
@@ -239,7 +192,7 @@ def test_bytes_that_are_no_request_are_refused_and_the_server_lives(server: Runn
 
 
 def test_a_bug_of_ours_is_told_without_its_text(
-    server: Running, client: TierClient, monkeypatch: pytest.MonkeyPatch
+    server: GrpcTier, client: TierClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise KeyError("the user's text")
@@ -252,14 +205,14 @@ def test_a_bug_of_ours_is_told_without_its_text(
 
 
 def test_more_long_calls_than_the_bound_are_turned_away() -> None:
-    with running(work=Work(threads=1, waiting=0)) as server, TierClient(server.address) as client:
+    with grpc_tier(work=Work(threads=1, waiting=0)) as server, TierClient(server.address) as client:
         assert client.open("short", "x").revision == 0
         with pytest.raises(Overloaded) as caught:
             client.encode("x " * INLINE_CHARS)
         assert (caught.value.code, caught.value.details) == ("tier.overloaded", {"limit": 0})
 
 
-def test_a_held_session_keeps_nobody_else_waiting(server: Running, client: TierClient) -> None:
+def test_a_held_session_keeps_nobody_else_waiting(server: GrpcTier, client: TierClient) -> None:
     client.open("held", "text")
     live = server.sessions._find(server.sessions._key(TENANT, "held"))
     answers: list[Any] = []
@@ -271,7 +224,7 @@ def test_a_held_session_keeps_nobody_else_waiting(server: Running, client: TierC
 
 
 def test_several_tokenizers_are_told_apart_by_model() -> None:
-    with running(FAMILY, "llama-3.1") as server:
+    with grpc_tier(FAMILY, "llama-3.1") as server:
         for name in (FAMILY, "models/llama-3.1", server.served[1].tokenizer.fingerprint):
             with TierClient(server.address, model=name) as client:
                 expected = family_tier(FAMILY if name == FAMILY else "llama-3.1").ids("Which one? 12345")
@@ -282,7 +235,7 @@ def test_several_tokenizers_are_told_apart_by_model() -> None:
 
 
 def test_after_a_quarantine_the_reference_answers() -> None:
-    with running() as server, TierClient(server.address) as client:
+    with grpc_tier() as server, TierClient(server.address) as client:
         session = client.open("q", "Hello there")
         server.served[0].tokenizer.quarantine()
         patch = session.append(" and more")
@@ -291,7 +244,7 @@ def test_after_a_quarantine_the_reference_answers() -> None:
         assert client.snapshots()[0].quarantined
 
 
-def test_health_and_reflection_are_served(server: Running) -> None:
+def test_health_and_reflection_are_served(server: GrpcTier) -> None:
     with grpc.insecure_channel(server.address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         for name in ("", SERVICE):
@@ -301,14 +254,14 @@ def test_health_and_reflection_are_served(server: Running) -> None:
 
 
 def test_a_server_that_is_gone_is_an_error_with_a_code() -> None:
-    with running() as server:
+    with grpc_tier() as server:
         address = server.address
     with TierClient(address, timeout_s=5) as client, pytest.raises(EnvironmentFault) as caught:
         client.encode("x")
     assert caught.value.code == "grpc.unavailable"
 
 
-def test_answers_and_errors_are_metered_without_text_or_names(server: Running, client: TierClient) -> None:
+def test_answers_and_errors_are_metered_without_text_or_names(server: GrpcTier, client: TierClient) -> None:
     client.open("a name", "some text").append(" more")
     with pytest.raises(SessionNotFound):
         client.call(client._stub.Append, pb.AppendRequest(session="nobody", delta="x"))
