@@ -5,7 +5,7 @@ One server for HTTP and native gRPC, one for SMG gRPC, each on the CPU; the firs
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import json
 import random
 import re
@@ -13,7 +13,6 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,13 +29,6 @@ from tiny_model import write_model
 from agent_session import plain_text
 from catalog import path_of
 from sglang_demo.__main__ import FAMILY, PACKAGE, SETTINGS, TURNS, Outcome, conversation, read_tier, tier_in_front
-from toktier_tier.core.snapshot import parse_snapshot
-from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
-from toktier_tier.engine.ids import check_ids
-from toktier_tier.engine.sampling import Sampling
-from toktier_tier.engine.sglang_grpc import SGLangGrpc
-from toktier_tier.engine.upstreams import Upstreams
-from toktier_tier.engine.wires import Delta, Finished, NativeWire, SmgWire, Wire
 from toktier_tier.sources import read_package
 
 GRPC_TURNS = 12
@@ -57,7 +49,6 @@ class Both:
     sglang: Sglang
     tier: str
     model: str
-    reference: Reference
 
     def ask(self, path: str, body: dict[str, Any], *, timeout_s: float = 120) -> tuple[httpx.Response, httpx.Response]:
         """The answers by text and by IDs, in this order, each from a KV cache of its own."""
@@ -82,13 +73,11 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def both(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
-    data = path_of(FAMILY).read_bytes()
-    reference = Reference(parse_snapshot(data, reference_version=REFERENCE_VERSION))
     with (
         serve(model_dir, grpc_port=0) as sglang,
         tier_in_front(sglang.url, model_dir, tmp_path_factory.mktemp("tier")) as tier,
     ):
-        yield Both(sglang, tier, str(model_dir), reference)
+        yield Both(sglang, tier, str(model_dir))
 
 
 def content(answer: httpx.Response) -> tuple[Any, Any, int]:
@@ -229,70 +218,53 @@ def test_the_tokenize_route_answers_as_sglangs_does(both: Both) -> None:
 # --- gRPC -------------------------------------------------------------------------------------------------------------
 
 
-async def generated(address: str, wire: Wire, prompts: list[list[int]], limit: int) -> list[list[int]]:
-    engine = SGLangGrpc(Upstreams([address]), wire)
-    found = []
-    try:
-        for prompt in prompts:
-            output: list[int] = []
-            finished = None
-            ids = check_ids(prompt, limit)
-            async with aclosing(engine.generate(ids, Sampling(temperature=0.0, max_new_tokens=6))) as records:
-                async for record in records:
-                    if isinstance(record, Delta):
-                        output.extend(record.ids)
-                    else:
-                        assert isinstance(record, Finished)
-                        finished = record
-            assert finished is not None
-            assert finished.prompt_tokens == len(prompt)
-            found.append(output)
-    finally:
-        await engine.aclose()
-    return found
+def growing_texts(turns: int) -> list[str]:
+    pieces = [plain_text(400, 500 + turn) for turn in range(turns)]
+    return ["".join(pieces[: turn + 1]) for turn in range(turns)]
 
 
-def growing_prompts(both: Both, turns: int) -> tuple[list[str], list[list[int]]]:
-    """Texts that grow turn by turn, and the tier's IDs of them."""
-    text, texts, prompts = "", [], []
-    for turn in range(turns):
-        text += plain_text(400, 500 + turn)
-        ids = httpx.post(f"{both.tier}/tokenize", json={"prompt": text}, timeout=60, trust_env=False).json()["tokens"]
-        assert ids == both.reference.encode_text(text).tolist()
-        texts.append(text)
-        prompts.append(ids)
-    return texts, prompts
+def answers_of(url: str, texts: list[str]) -> list[tuple[list[int], str, int]]:
+    """(output IDs, text, prompt tokens) of each."""
+    answers = []
+    for text in texts:
+        body = {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": 6}}
+        answer = httpx.post(f"{url}/generate", json=body, timeout=120, trust_env=False)
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        answers.append((found["output_ids"], found["text"], found["meta_info"]["prompt_tokens"]))
+    return answers
 
 
-def outputs_by_text(both: Both, texts: list[str]) -> list[list[int]]:
-    sampling = {"temperature": 0, "max_new_tokens": 6}
-    answers = (
-        httpx.post(
-            f"{both.sglang.url}/generate",
-            json={"text": text, "sampling_params": sampling},
-            timeout=120,
-            trust_env=False,
-        )
-        for text in texts
-    )
-    return [answer.json()["output_ids"] for answer in answers]
+def last_event(url: str, text: str) -> tuple[list[int], str]:
+    body = {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": 6}, "stream": True}
+    with httpx.stream("POST", f"{url}/generate", json=body, timeout=120, trust_env=False) as answer:
+        lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+    assert lines.pop() == "[DONE]"
+    events = [json.loads(line) for line in lines]
+    for before, after in itertools.pairwise(events):  # cumulative
+        assert after["output_ids"][: len(before["output_ids"])] == before["output_ids"]
+    return events[-1]["output_ids"], events[-1]["text"]
 
 
 @pytest.mark.timeout(600)
-def test_native_grpc_generates_from_ids_what_http_generates_from_text(both: Both) -> None:
-    texts, prompts = growing_prompts(both, GRPC_TURNS)
+def test_native_grpc_generates_from_ids_what_http_generates_from_text(both: Both, tmp_path: Path) -> None:
     assert both.sglang.grpc is not None
-    found = asyncio.run(generated(both.sglang.grpc, NativeWire(), prompts, both.reference.id_limit))
-    assert found == outputs_by_text(both, texts)
+    texts = growing_texts(GRPC_TURNS)
+    with tier_in_front(both.sglang.grpc, Path(both.model), tmp_path, protocol="native") as tier:
+        found = answers_of(tier, texts)
+        assert last_event(tier, texts[0]) == found[0][:2]
+    assert found == answers_of(both.sglang.url, texts)
 
 
 @pytest.mark.timeout(900)
-def test_smg_grpc_generates_from_ids_what_http_generates_from_text(both: Both, model_dir: Path) -> None:
-    texts, prompts = growing_prompts(both, GRPC_TURNS)
-    with serve(model_dir, "--smg-grpc-mode", port=_low_port()) as smg:
+def test_smg_grpc_generates_from_ids_what_http_generates_from_text(both: Both, tmp_path: Path) -> None:
+    texts = growing_texts(GRPC_TURNS)
+    with serve(Path(both.model), "--smg-grpc-mode", port=_low_port()) as smg:
         assert smg.grpc is not None
-        found = asyncio.run(generated(smg.grpc, SmgWire(), prompts, both.reference.id_limit))
-    assert found == outputs_by_text(both, texts)
+        with tier_in_front(smg.grpc, Path(both.model), tmp_path, protocol="smg") as tier:
+            found = answers_of(tier, texts)
+            assert last_event(tier, texts[0]) == found[0][:2]
+    assert found == answers_of(both.sglang.url, texts)
 
 
 def _low_port() -> int:

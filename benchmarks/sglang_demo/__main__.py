@@ -63,7 +63,7 @@ class Outcome:
 
 
 @contextmanager
-def tier_in_front(url: str, model_dir: Path, folder: Path) -> Iterator[str]:
+def tier_in_front(upstream: str, model_dir: Path, folder: Path, *, protocol: str = "http") -> Iterator[str]:
     """A tier as a process of its own; its URL."""
     with socket.socket() as first, socket.socket() as second:
         for each in (first, second):
@@ -81,7 +81,7 @@ def tier_in_front(url: str, model_dir: Path, folder: Path) -> Iterator[str]:
                 "chat_template": str(model_dir),
             }
         ],
-        "upstream": {"urls": [url]},
+        "upstream": {"urls": [upstream], "protocol": protocol},
         "shadow": {"rate": 1.0},
     }
     path = folder / "tier.yaml"

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from toktier_tier.core.snapshot import SpecialTokenPolicy, parse_snapshot
 from toktier_tier.core.values import Route
 from toktier_tier.encoders.guarded import resident_bytes
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
+from toktier_tier.engine.chat_template import ChatRenderer, Rendered
 from toktier_tier.sessions.service import SessionService
 from workshop import (
     Tier,
@@ -40,7 +42,6 @@ REPORTS = {
 
 LATER_LAYERS = {
     "control-token-in-user-text": "trust: untrusted spans come with the transport; the default, the reference, is kept",
-    "content-array": "chat templates are rendered by the engine layer",
 }
 
 TESTED: set[str] = set()
@@ -367,3 +368,17 @@ def test_reports_say_where_they_come_from() -> None:
         assert set(report) == {"id", "kind", "input", "expect", "source"}
         assert all(report.values())
     assert family_reference("gpt2-novelai").snapshot.unsupported is None
+
+
+# --- chat --------------------------------------------------------------------------------------------------------
+
+
+@reports("content-array")
+@pytest.mark.parametrize("loops", [False, True], ids=["content as text", "content as parts"])
+def test_parts_of_a_message_are_joined_by_the_template(report: Any, loops: bool) -> None:
+    content = "{% for part in m.content %}{{ part.text }}{% endfor %}" if loops else "{{ m.content }}"
+    renderer = ChatRenderer("{% for m in messages %}<" + content + ">{% endfor %}", special_tokens={})
+    parts = [{"type": "text", "text": "one "}, {"type": "text", "text": '"two"'}]
+    rendered = renderer.render({"messages": [{"role": "user", "content": parts}]})
+    assert isinstance(rendered, Rendered)
+    assert re.fullmatch(r'<one  ?"two">', rendered.text)

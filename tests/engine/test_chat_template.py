@@ -315,6 +315,10 @@ def test_templates_that_sglang_replaces_or_feeds_otherwise_pass_through() -> Non
         ({"messages": [USER], "chat_template_kwargs": []}, "chat.bad_request"),
         ({"messages": [USER], "chat_template_kwargs": {"tokenize": True}}, "chat.template_kwargs"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "chat.bad_request"),
+        (
+            {"messages": [USER, {"role": "assistant", "content": "\ud800"}], "continue_final_message": True},
+            "chat.bad_request",
+        ),
     ],
 )
 def test_a_body_that_cannot_be_rendered_tells_why(body: dict[str, Any], code: str) -> None:
@@ -419,6 +423,12 @@ def test_a_damaged_configuration_is_told(config: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidTokenizer) as raised:
         load_chat_template(tmp_path)
     assert raised.value.code == "chat.bad_config"
+
+
+def test_a_conversation_template_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedTokenizer) as raised:
+        load_chat_template(write(tmp_path, {}), chat_template=Path("vicuna_v1.1"))
+    assert raised.value.code == "chat.unsupported_template"
 
 
 def test_no_template_is_told(tmp_path: Path) -> None:

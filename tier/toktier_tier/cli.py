@@ -149,7 +149,12 @@ def _serve(arguments: argparse.Namespace, console: Console) -> int:
     from .serve import Tier  # brings the servers' libraries, which the other commands don't need
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    asyncio.run(Tier(load_settings(arguments.settings)).run())
+    settings = load_settings(arguments.settings)
+
+    async def serve() -> None:
+        await Tier(settings).run()
+
+    asyncio.run(serve())
     return 0
 
 

@@ -23,8 +23,10 @@ from .app import open_tokenizer
 from .core.errors import InvalidRequest, InvalidTokenizer
 from .engine.chat_files import load_chat_template
 from .engine.chat_template import ChatRenderer, Server
+from .engine.sglang_grpc import SGLangGrpc
 from .engine.sglang_http import SGLangHttp
 from .engine.upstreams import EngineEvent, Timeouts, Upstreams
+from .engine.wires import NativeWire, SmgWire
 from .sessions.registry import Registry, Served
 from .sessions.service import SessionService
 from .settings import TierSettings, TokenizerSettings, UpstreamSettings, faults_allowed
@@ -57,7 +59,10 @@ class _Uvicorn(uvicorn.Server):
 
 
 class Tier:
-    """What `settings` ask for. `run` serves until a signal; `start` and `stop` are for those who embed it."""
+    """What `settings` ask for. `run` serves until a signal; `start` and `stop` are for those who embed it.
+
+    Made in the event loop that it serves in; tokenizers without a compiled snapshot are admitted before that returns.
+    """
 
     def __init__(self, settings: TierSettings) -> None:
         self.settings = settings
@@ -100,7 +105,7 @@ class Tier:
             verifier.start()
         self.grpc = GrpcServer(TokenizerServicer(self.registry, self.work, self.telemetry), self.settings.grpc)
         await self.grpc.start()
-        if self.engine is not None:
+        if isinstance(self.engine, SGLangHttp):
             self._probing = asyncio.create_task(self._probe(self.engine))
         log.warning("serving gRPC on port %d, HTTP on %s", self.grpc.port, self.settings.http)
 
@@ -178,12 +183,15 @@ class Tier:
             message_ends=0,
         )
 
-    def _engine(self, upstream: UpstreamSettings) -> SGLangHttp | None:
+    def _engine(self, upstream: UpstreamSettings) -> SGLangHttp | SGLangGrpc | None:
         if not upstream.urls:
             return None
         timeouts = Timeouts(upstream.connect_s, upstream.first_byte_s, upstream.idle_s, upstream.total_s)
         upstreams = Upstreams([url.rstrip("/") for url in upstream.urls], observe=self._note)
-        return SGLangHttp(upstreams, timeouts=timeouts, observe=self._note)
+        if upstream.protocol == "http":
+            return SGLangHttp(upstreams, timeouts=timeouts, observe=self._note)
+        wire = SmgWire() if upstream.protocol == "smg" else NativeWire()
+        return SGLangGrpc(upstreams, wire, timeouts=timeouts, observe=self._note)
 
     def _note(self, event: EngineEvent) -> None:
         key = (event.name, event.upstream, event.reason)

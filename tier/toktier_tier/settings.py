@@ -76,13 +76,21 @@ class ShadowSettings:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamSettings:
-    """The SGLang servers behind the tier; without URLs only IDs are served."""
+    """The SGLang servers behind the tier; without URLs only IDs are served.
+
+    protocol: http (URLs), or smg or native for SGLang's two gRPC services (host:port), which take `/generate` only.
+    """
 
     urls: tuple[str, ...] = ()
+    protocol: str = "http"
     connect_s: float = 5.0
     first_byte_s: float = 600.0
     idle_s: float = 120.0
     total_s: float = 3_600.0
+
+    def __post_init__(self) -> None:
+        if self.protocol not in ("http", "smg", "native"):
+            raise InvalidRequest("settings.value", "upstream.protocol is http, smg or native")
 
 
 @dataclass(frozen=True, slots=True)

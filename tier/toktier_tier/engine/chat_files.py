@@ -40,10 +40,13 @@ def load_chat_template(directory: Path, *, chat_template: Path | None = None, na
     """`chat_template` and `name` stand for SGLang's `--chat-template FILE.jinja` and `--hf-chat-template-name`.
 
     Without them a template file beside the tokenizer comes before the configuration's entry, and of several named
-    ones the first is taken. Raises InvalidTokenizer for files that can't be read, UnsupportedTokenizer
-    (`chat.no_template`, `chat.template_choice`, `chat.unknown_special_token`) where the files don't decide.
+    ones the first is taken. What a multimodal model's processor brings along isn't read. Raises InvalidTokenizer for
+    files that can't be read (`chat.bad_config`), UnsupportedTokenizer where they don't decide (`chat.no_template`,
+    `chat.template_choice`, `chat.unknown_special_token`) or SGLang takes no Jinja (`chat.unsupported_template`).
     """
     config = _config(directory / "tokenizer_config.json")
+    if chat_template is not None and chat_template.suffix != ".jinja":
+        raise UnsupportedTokenizer("chat.unsupported_template", "a conversation template, or the name of one")
     if chat_template is None:
         detected = text = _chosen(_templates(directory, config, name), name)
     else:

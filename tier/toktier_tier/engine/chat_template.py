@@ -193,7 +193,7 @@ class ChatRenderer:
             raise Refusal(TEMPLATE_KWARGS, "documents that aren't a list of objects")
         text, tools = self._with_tools(request, variables)
         try:
-            text.encode("utf-8")
+            (text + (request.continuation or "")).encode("utf-8")
         except UnicodeEncodeError as error:
             raise Refusal(BAD_REQUEST, "a lone surrogate") from error
         ends = self._ends(text, request.messages, variables | {"tools": tools})

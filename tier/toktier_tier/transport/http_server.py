@@ -8,8 +8,9 @@ every error of the tier's own is JSON with its code, and has changed nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from time import time
+from typing import Any
 from uuid import uuid4
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -23,8 +24,10 @@ from ..engine.body import JsonBody
 from ..engine.chat_template import PassThrough
 from ..engine.ids import check_ids
 from ..engine.reply import Reply
+from ..engine.sglang_grpc import SGLangGrpc
 from ..engine.sglang_http import CHAT, COMPLETIONS, GENERATE, SGLangHttp
 from ..telemetry import Telemetry
+from .generate import generate, sampling_of
 from .prompts import Prompt, Prompts
 from .status import http_status, told
 from .work import TENANT
@@ -37,18 +40,22 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class HttpServer:
-    """The routes; `app` is the ASGI application. Without an engine only IDs are served."""
+    """The routes; `app` is the ASGI application. Without an engine only IDs are served; one that speaks gRPC takes
+    `/generate` only.
+    """
 
     def __init__(
         self,
         prompts: Prompts,
-        engine: SGLangHttp | None,
+        engine: SGLangHttp | SGLangGrpc | None,
         telemetry: Telemetry,
         *,
         ready: Callable[[], bool] = lambda: True,
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
-        self._prompts, self._engine, self._telemetry = prompts, engine, telemetry
+        self._prompts, self._telemetry = prompts, telemetry
+        self._engine = engine if isinstance(engine, SGLangHttp) else None
+        self._grpc = engine if isinstance(engine, SGLangGrpc) else None
         self._ready, self._max_body_bytes = ready, max_body_bytes
         self.passed_through: dict[str, int] = {}
         posts: dict[str, Handler] = {
@@ -108,10 +115,34 @@ class HttpServer:
 
     async def _generate(self, request: Request) -> Response:
         body = await self._body(request)
+        if self._grpc is not None:
+            return await self._generate_by_grpc(self._grpc, request, body.fields)
         if "input_ids" in body.fields:
             return await self._forward(request, body, GENERATE, PassThrough("text.has_ids", "the client gave IDs"))
         found = await self._prompts.text(body.fields, "text", TENANT, _named(request))
         return await self._forward(request, body, GENERATE, found)
+
+    async def _generate_by_grpc(self, engine: SGLangGrpc, request: Request, fields: Mapping[str, Any]) -> Response:
+        reference = self._prompts.model(fields).served.tokenizer.reference
+        given = fields.get("input_ids")
+        if given is not None:
+            ids, session = check_ids(given, reference.id_limit), ""
+        else:
+            found = await self._prompts.text(fields, "text", TENANT, _named(request))
+            if isinstance(found, PassThrough):
+                raise InvalidRequest(found.reason, found.detail)
+            ids, session = found.ids, f"{TENANT}/{found.session}"
+        skip = sampling_of(fields).skip_special_tokens
+        with self._telemetry.span("hand over"):
+            trace = self._telemetry.headers()
+            return await generate(
+                engine,
+                ids,
+                fields,
+                lambda output: reference.decode(output, skip_special_tokens=skip),
+                session=session,
+                trace=trace,
+            )
 
     async def _messages(self, request: Request) -> Response:
         """Anthropic's form: as SGLang serves it."""
@@ -120,6 +151,8 @@ class HttpServer:
 
     async def _forward(self, request: Request, body: JsonBody, path: str, found: Prompt | PassThrough) -> Response:
         if self._engine is None:
+            if self._grpc is not None:
+                raise InvalidRequest("engine.route", "the engine speaks gRPC: it serves /generate only")
             raise EngineFault("engine.none", "this tier has no engine behind it")
         session = ""
         if isinstance(found, PassThrough):
