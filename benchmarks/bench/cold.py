@@ -130,9 +130,10 @@ class ColdWorks:
         expected = {text: self._engines.reference_ids(text) for text in {each.text for each in contenders}}
         for turn in range(self._plan.objects):
             running = [each for each in contenders if turn < self._objects(each)]
-            objects = [self._fresh(each) for each in running]
-            for each, encodes in zip(running, objects, strict=True):
-                each.run_cold(encodes, expected[each.text])
+            objects: list[Encodes] = []
+            for each in running:  # cold at once: the first encode after several were built pays for their memory
+                objects.append(self._fresh(each))
+                each.run_cold(objects[-1], expected[each.text])
             slice_s = self._plan.cell_s / self._plan.objects / WARM_SLICES
             for _ in range(WARM_SLICES):
                 for each, encodes in zip(running, objects, strict=True):

@@ -26,7 +26,7 @@ from .pipeline import Position
 from .values import Ids
 
 SEGMENT_CHARS = 8_192
-TAIL_CHARS = 16_384
+TAIL_CHARS = 8_192
 """A tail longer than this is sealed down to no less than `TAIL_KEEP_CHARS`."""
 TAIL_KEEP_CHARS = 4_096
 SEGMENT_OVERHEAD_BYTES = 320
