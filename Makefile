@@ -33,7 +33,7 @@ tokenizers: $(VENV)/.ready  ## admit every tokenizer of the catalog (build/token
 	$(PY) -m tokenizers_table --out build
 
 e2e: $(VENV)/.ready  ## the built wheel in an environment of its own, by its command line
-	$(PY) -m pytest -q e2e
+	$(PY) -m pytest -q -n 2 --dist loadfile e2e
 
 fuzz: $(VENV)/.ready  ## the property tests again, with 50 times the examples
 	TOKTIER_EXAMPLES=50 $(PY) -m pytest -q -n 2 --dist loadfile --timeout 7200 tests/core tests/sessions
