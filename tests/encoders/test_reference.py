@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import cache
 
 import numpy as np
@@ -16,6 +17,7 @@ from toktier_tier.core.pipeline import Position, parse_pipeline
 from toktier_tier.core.snapshot import SpecialTokenPolicy, parse_snapshot
 from toktier_tier.encoders.assemble import settled_points
 from toktier_tier.encoders.reference import (
+    APART_CHARS,
     REFERENCE_VERSION,
     CoreReference,
     Reference,
@@ -34,6 +36,7 @@ from workshop import (
     byte_telltale,
     examples,
     family_reference,
+    sample_text,
     split,
     telltale,
     token,
@@ -327,3 +330,15 @@ def test_a_template_that_is_not_around_the_text_is_refused_by_name() -> None:
 def test_the_limit_of_ids_covers_added_tokens() -> None:
     reference = reference_of(tokenizer_json(bpe("ab"), added=[token(2, "<s>")]))
     assert reference.id_limit == 3
+
+
+@pytest.mark.parametrize("family", ["qwen-3", "gpt2-novelai", "mistral-7b-v0.3", "moonshine", "deepseek-v4"])
+def test_the_call_that_lets_other_threads_run_gives_the_same_ids(family: str) -> None:
+    reference = family_reference(family)
+    literals = [each.content for each in reference.added_tokens()][:20]
+    chooser = random.Random(family)
+    for chars in (APART_CHARS - 1, APART_CHARS, 3 * APART_CHARS):
+        text = sample_text(chars, chooser.randrange(1_000))
+        cut = chooser.randrange(chars)
+        text = text[:cut] + "".join(chooser.choices(literals, k=20)) + "e\u0301\u0323" + text[cut:]
+        assert reference.encode_text_apart(text).tobytes() == reference.encode_text(text).tobytes()

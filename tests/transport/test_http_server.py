@@ -89,22 +89,33 @@ class Engine:
         ids = body.get("input_ids") or body.get("prompt")
         counted = len(ids) if isinstance(ids, list) and not self.ignores_ids else 7_777
         if body.get("stream"):
-            return StreamingResponse(self._stream(body, counted), media_type="text/event-stream")
+            return _Watched(self.left, self._stream(body, counted), media_type="text/event-stream")
         if request.url.path == "/generate":
             return JSONResponse({"text": "é", "meta_info": {"prompt_tokens": counted}})
         return JSONResponse({"id": "x", "usage": {"prompt_tokens": counted, "completion_tokens": 1}})
 
     async def _stream(self, body: dict[str, Any], counted: int) -> AsyncIterator[bytes]:
+        yield b'data: {"choices":[{"delta":{"content":"\\u00e9"}}]}\n\n'
+        if body.get("endless"):
+            while True:
+                await asyncio.sleep(0.02)
+                yield b": still here\n\n"
+        usage = json.dumps({"usage": {"prompt_tokens": counted}}).encode()
+        yield b"data: " + usage + b"\n\ndata: [DONE]\n\n"
+
+
+class _Watched(StreamingResponse):
+    """Tells when its client has it whole or is gone."""
+
+    def __init__(self, left: threading.Event, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._left = left
+
+    async def __call__(self, *arguments: Any) -> None:
         try:
-            yield b'data: {"choices":[{"delta":{"content":"\\u00e9"}}]}\n\n'
-            if body.get("endless"):
-                while True:
-                    await asyncio.sleep(0.02)
-                    yield b": still here\n\n"
-            usage = json.dumps({"usage": {"prompt_tokens": counted}}).encode()
-            yield b"data: " + usage + b"\n\ndata: [DONE]\n\n"
+            await super().__call__(*arguments)
         finally:
-            self.left.set()
+            self._left.set()
 
 
 class Running:
@@ -233,6 +244,13 @@ def test_a_named_session_is_used(server: Running, way: str) -> None:
         assert server.last()["input_ids"] == server.tier.ids(rendered(body["messages"]))
         assert "x-toktier-session" not in server.engine.requests[-1][2]
     assert len(server.sessions) == 1
+    assert server.sessions.counts()["route.repair"] == 1
+
+
+def test_a_session_may_have_a_name_of_any_length(server: Running) -> None:
+    for turns in (2, 3):
+        body = {"messages": conversation(turns), "prompt_cache_key": "\u00e9" * 5_000}
+        assert server.post("/v1/chat/completions", body).status_code == 200
     assert server.sessions.counts()["route.repair"] == 1
 
 

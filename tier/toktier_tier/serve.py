@@ -68,7 +68,8 @@ class Tier:
         self.settings = settings
         self.verifiers: dict[str, Verifier] = {}
         self.registry = Registry([self._served(each) for each in settings.tokenizers])
-        renderers = {each.name: self._renderer(each) for each in settings.tokenizers if each.chat_template}
+        found = {each.name: self._renderer(each) for each in settings.tokenizers if each.chat_template}
+        renderers = {name: renderer for name, renderer in found.items() if renderer is not None}
         self.work = Work(settings.threads, settings.waiting)
         spans = settings.telemetry
         exporter = OTLPSpanExporter(endpoint=spans.otlp, insecure=spans.otlp_insecure) if spans.otlp else None
@@ -162,9 +163,15 @@ class Tier:
         )
         return Served(each.name, each.models, tokenizer, sessions)
 
-    def _renderer(self, each: TokenizerSettings) -> ChatRenderer:
+    def _renderer(self, each: TokenizerSettings) -> ChatRenderer | None:
+        """None where SGLang would know a special token that the tokenizer.json doesn't: it then matches in text."""
         template = load_chat_template(Path(each.chat_template))
         reference = self.registry.find(each.name).tokenizer.reference
+        known = {token.content for token in reference.added_tokens()}
+        unknown = sorted(set(template.special_tokens.values()) - known)
+        if unknown:
+            log.error("tokenizer %s: chats go on as text, %s are no added tokens", each.name, unknown[:5])
+            return None
         prefix, suffix = reference.fixed_template()
         bos = template.special_tokens.get("bos_token", "")
         model = _model_config(Path(each.chat_template))

@@ -86,7 +86,7 @@ class TierTokenizer:
         check_text(text)
         encoder = self.text_encoder
         if encoder is None:
-            return self.reference.encode_text(text)
+            return self.reference.encode_text_apart(text)
         return encoder.encode_full(text)
 
     def quarantine(self) -> bool:

@@ -128,13 +128,17 @@ class SnapshotEncoder:
         return list(zip(chunks, results, strict=True))
 
     def cut(self, text: str, chunk_chars: int = CHUNK_CHARS) -> list[str]:
-        """`text` in chunks of about `chunk_chars` characters that end at boundaries (one chunk if none is found)."""
+        """`text` in chunks of about `chunk_chars` characters that end at boundaries (one chunk if none is found).
+
+        Half as long towards the end: the last chunk becomes a session's tail, which every append copies.
+        """
         chunks: list[str] = []
         at = 0
-        while len(text) - at > 2 * chunk_chars:
-            position = self.rule.last(text, at + chunk_chars, at)
+        while (left := len(text) - at) > chunk_chars:
+            size = chunk_chars if left > 2 * chunk_chars else chunk_chars // 2
+            position = self.rule.last(text, at + size, at)
             if position < 0:
-                position = self.rule.first(text, at + chunk_chars)
+                position = self.rule.first(text, at + size)
             if position < 0:
                 break
             chunks.append(text[at:position])

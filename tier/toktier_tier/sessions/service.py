@@ -208,14 +208,14 @@ class SessionService:
                 self._count_failed_observer()
         return patch
 
-    def fork(self, tenant: str, session: str, twin: str) -> bool:
+    def fork(self, tenant: str, session: str, twin: str, *, wait: bool = True) -> bool:
         """Start `twin` as a copy of `session`, at its revision; whether there was a session to copy.
 
         Text and IDs are shared with it, but count in full in the budget.
         """
         source, target = self._key(tenant, session), self._key(tenant, twin)
         try:
-            live = self._take(source, wait=True)
+            live = self._take(source, wait)
         except SessionNotFound:
             return False
         try:
@@ -376,7 +376,7 @@ class SessionService:
             ids = encoder.encode_full(text)
             if not tokenizer.quarantined:
                 return ids, False
-        return tokenizer.reference.encode_text(text), True
+        return tokenizer.reference.encode_text_apart(text), True
 
     def _encode_anew(self, text: str) -> tuple[SessionState, bool]:
         """(the state of `text`, whether the reference alone made it)."""

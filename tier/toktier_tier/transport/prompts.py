@@ -7,15 +7,17 @@ it is, and SGLang tokenizes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from ..core.errors import UnsupportedTokenizer
+from ..core.errors import SessionBusy, UnsupportedTokenizer
 from ..core.repair import TemplateIds
 from ..core.values import Ids, Patch
 from ..engine.chat_template import ChatRenderer, PassThrough
@@ -27,6 +29,8 @@ from .work import Work
 
 EXPLICIT = ("session_id", "prompt_cache_key")
 """Members of a body that name a session, in order."""
+LONGEST_NAME_CHARS = 256
+"""Of a session as a client names it; a longer one goes by its digest."""
 NO_TEMPLATE = PassThrough("chat.no_template", "this tokenizer is served without a chat template")
 DISAGREES = PassThrough("chat.engine_disagrees", "the engine makes other IDs of chats than this template does")
 NO_FIXED_SPECIALS = PassThrough("text.special_tokens", "what the tokenizer adds to a text isn't known to be fixed")
@@ -141,7 +145,7 @@ class Prompts:
         begun = perf_counter()
         session = named or _explicit(fields)
         if session:
-            session = f"named/{session}"
+            session = f"named/{session}" if len(session) <= LONGEST_NAME_CHARS else f"named/{_digest(session)}"
         else:
             with telemetry.span("find session"):
                 chain = await self._work.for_size(len(text), lambda: chain_of(parts()))
@@ -167,7 +171,8 @@ class Prompts:
     def _find(self, served: Served, tenant: str, chain: Chain) -> str:
         claim = self._index.claim(tenant, served.tokenizer.fingerprint, chain)
         if claim.parent is not None:
-            served.sessions.fork(tenant, claim.parent, claim.session)
+            with suppress(SessionBusy):  # then it is encoded anew: nobody waits here
+                served.sessions.fork(tenant, claim.parent, claim.session, wait=False)
         return claim.session
 
     async def _continued(self, model: Model, continuation: str, prompt: Prompt) -> Prompt:
@@ -181,6 +186,10 @@ class Prompts:
     @staticmethod
     def _checked(model: Model, ids: Ids | Sequence[int]) -> CheckedIds:
         return check_ids(ids, model.served.tokenizer.reference.id_limit)
+
+
+def _digest(name: str) -> str:
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
 
 
 def _explicit(fields: Mapping[str, Any]) -> str:
