@@ -13,13 +13,14 @@ from contextlib import aclosing
 from typing import Any
 
 import numpy as np
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 
 from ..core.errors import InvalidRequest, TierError
 from ..engine.ids import CheckedIds
 from ..engine.sampling import Sampling
 from ..engine.sglang_grpc import SGLangGrpc
 from ..engine.wires import Delta, Finished
+from .streams import ClosingStream
 
 _FIELDS = {field.name for field in dataclasses.fields(Sampling)}
 _LISTS = ("stop", "stop_token_ids")
@@ -61,7 +62,7 @@ async def generate(
     answers = _answers(engine, ids, sampling, decode, session=session, request_id=rid, trace=trace)
     if stream:
         first = await anext(answers)  # what fails before anything came is an error of its own
-        return StreamingResponse(_events(first, answers), media_type="text/event-stream")
+        return ClosingStream(_events(first, answers), answers.aclose, media_type="text/event-stream")
     last: dict[str, Any] = {}
     async with aclosing(answers):
         async for answer in answers:

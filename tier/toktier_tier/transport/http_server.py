@@ -16,7 +16,7 @@ from uuid import uuid4
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ..core.errors import EngineFault, InvalidRequest, TierError
@@ -30,6 +30,7 @@ from ..telemetry import Telemetry
 from .generate import generate, sampling_of
 from .prompts import Prompt, Prompts
 from .status import http_status, told
+from .streams import ClosingStream
 from .work import TENANT
 
 MAX_BODY_BYTES = 256 << 20
@@ -263,7 +264,7 @@ def _streamed(reply: Reply) -> Response:
             async for chunk in reply:
                 yield chunk
 
-    response = StreamingResponse(chunks(), reply.status)
+    response = ClosingStream(chunks(), reply.aclose, reply.status)
     response.raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers]
     return response
 
