@@ -268,7 +268,8 @@ def test_a_stream_comes_through_byte_for_byte(server: Running) -> None:
 def test_a_client_that_leaves_ends_the_engines_request(server: Running) -> None:
     body = {"messages": conversation(1), "stream": True, "endless": True}
     with server.client.stream("POST", "/v1/chat/completions", json=body) as answer:
-        next(answer.iter_raw())
+        chunks = answer.iter_raw()  # which closes the answer once it is dropped
+        next(chunks)
         assert not server.engine.left.is_set()
     assert server.engine.left.wait(10)
 
