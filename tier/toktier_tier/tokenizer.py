@@ -11,8 +11,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import numpy as np
-
 from .admission.compiled import CompiledSnapshot, Verdict
 from .core.errors import StateCorrupt
 from .core.repair import Repairer, TemplateIds
@@ -73,13 +71,7 @@ class TierTokenizer:
 
     def encode(self, text: str) -> Ids:
         """All IDs of `text`, template tokens included where the policy asks for them."""
-        template = self.template
-        body = self.encode_text(text)
-        if not template.prefix and not template.suffix:
-            return body
-        return np.concatenate(
-            [np.array(template.prefix, dtype=np.uint32), body, np.array(template.suffix, dtype=np.uint32)]
-        )
+        return self.template.around(self.encode_text(text))
 
     def encode_text(self, text: str) -> Ids:
         """The IDs of `text` without template tokens, by the fastest admitted way."""

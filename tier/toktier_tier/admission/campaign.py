@@ -31,13 +31,13 @@ from ..encoders.snapshot_encoder import SnapshotEncoder
 from ..ports import Encoder, TextEncoder
 from .comparisons import (
     CONTEXTS_PER_S,
-    HISTORIES_PER_S,
     SESSIONS_PER_S,
     SHORT_STRINGS_PER_S,
     Campaign,
     ProbeCache,
     Progress,
     check_contexts,
+    check_encoder,
     check_history,
     check_ids,
     check_sessions,
@@ -45,7 +45,7 @@ from .comparisons import (
 )
 from .compiled import CompiledSnapshot, EncoderVerdict, Verdict
 from .faults import ENCODER_FAULTS, FAULT_HISTORIES, FAULT_TEXTS, Liar, plant_rule_fault
-from .probe import MAX_UNSAFE_POINTS, ProbeResult, probe_encoders
+from .probe import ProbeResult, probe_encoders
 from .report import Phase, Report
 from .texts import Texts
 from .whole import try_whole
@@ -198,17 +198,13 @@ def _probe(campaign: Campaign, document: dict[str, Any], built: dict[str, Encode
 
 
 def _judge(campaign: Campaign, name: str, version: str, probed: ProbeResult) -> EncoderVerdict:
-    if probed.points > MAX_UNSAFE_POINTS or any(first < 0x80 for first, _ in probed.unsafe):
+    if probed.too_many:
         return EncoderVerdict(
             name, version, Verdict.REJECTED, "encoder.too_many_unsafe", probed.checks, probed.points, probed.unsafe
         )
     verdict = EncoderVerdict(name, version, Verdict.ADMITTED, "", probed.checks, 0, probed.unsafe)
     encoder = _staged(campaign, verdict)
-    phases = [
-        check_ids(campaign, encoder, f"{name}: ids", campaign.count(CONTEXTS_PER_S, 0.5)),
-        check_sessions(campaign, encoder, f"{name}: sessions", campaign.count(SESSIONS_PER_S)),
-        check_history(campaign, encoder, f"{name}: history", campaign.count(HISTORIES_PER_S)),
-    ]
+    phases = check_encoder(campaign, encoder, name)
     campaign.phases += phases
     divergences = sum(phase.divergences for phase in phases)
     checks = probed.checks + sum(phase.checks for phase in phases)

@@ -110,6 +110,15 @@ def check_contexts(campaign: Campaign, encoder: TextEncoder, count: int, rule: B
     return phase
 
 
+def check_encoder(campaign: Campaign, encoder: TextEncoder, title: str) -> list[Phase]:
+    """What every form of every candidate has to come through, in this order."""
+    return [
+        check_ids(campaign, encoder, f"{title}: ids", campaign.count(CONTEXTS_PER_S, 0.5)),
+        check_sessions(campaign, encoder, f"{title}: sessions", campaign.count(SESSIONS_PER_S)),
+        check_history(campaign, encoder, f"{title}: history", campaign.count(HISTORIES_PER_S)),
+    ]
+
+
 def check_ids(campaign: Campaign, encoder: TextEncoder, name: str, count: int) -> Phase:
     """IDs of whole texts, long and short, with added tokens and without, in long pieces, and in chunks."""
     phase = Phase(name)

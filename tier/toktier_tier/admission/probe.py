@@ -38,6 +38,11 @@ class ProbeResult:
     checks: int
 
     @property
+    def too_many(self) -> bool:
+        """Whether a library that differs so widely, or on ASCII, isn't worth guarding."""
+        return self.points > MAX_UNSAFE_POINTS or any(first < 0x80 for first, _ in self.unsafe)
+
+    @property
     def points(self) -> int:
         return sum(last - first + 1 for first, last in self.unsafe)
 

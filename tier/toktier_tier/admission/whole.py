@@ -21,18 +21,10 @@ from ..encoders.reference import ReferenceProbe, class_members, encode_of, load_
 from ..encoders.snapshot_encoder import SnapshotEncoder
 from ..encoders.whole import WholeEncoder, build_whole, whole_document
 from ..ports import TextEncoder
-from .comparisons import (
-    CONTEXTS_PER_S,
-    HISTORIES_PER_S,
-    SESSIONS_PER_S,
-    Campaign,
-    check_history,
-    check_ids,
-    check_sessions,
-)
+from .comparisons import Campaign, check_encoder, check_history, check_ids
 from .compiled import EncoderVerdict, Verdict, whole_name
 from .faults import ENCODER_FAULTS, FAULT_HISTORIES, FAULT_TEXTS, Encode, Liar
-from .probe import MAX_UNSAFE_POINTS, probe_encoders
+from .probe import probe_encoders
 from .report import Phase
 
 MAX_LITERALS = 1_000
@@ -66,7 +58,7 @@ def try_whole(campaign: Campaign, name: str, staged: SnapshotEncoder) -> Encoder
         partial(campaign.progress, f"{title}: every code point"),
         unassigned=False,
     )[name]
-    if probed.points > MAX_UNSAFE_POINTS or any(first < 0x80 for first, _ in probed.unsafe):
+    if probed.too_many:
         return EncoderVerdict(
             title, candidate.version, Verdict.REJECTED, "encoder.too_many_unsafe", probed.checks, probed.points
         )
@@ -105,9 +97,7 @@ def _phases(campaign: Campaign, encoder: TextEncoder, title: str) -> list[Phase]
     return [
         check_sequences(campaign, encoder, f"{title}: combining sequences"),
         check_literals(campaign, encoder, f"{title}: added tokens"),
-        check_ids(campaign, encoder, f"{title}: ids", campaign.count(CONTEXTS_PER_S, 0.5)),
-        check_sessions(campaign, encoder, f"{title}: sessions", campaign.count(SESSIONS_PER_S)),
-        check_history(campaign, encoder, f"{title}: history", campaign.count(HISTORIES_PER_S)),
+        *check_encoder(campaign, encoder, title),
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 import grpc
 
 from ..core.values import Ids, Patch
-from ..transport.messages import bytes_of, ids_of, patch_of
+from ..transport.messages import MESSAGE_LIMITS, bytes_of, ids_of, patch_of
 from ..transport.status import error_of
 from ..transport.v1 import toktier_pb2 as pb
 from ..transport.v1.toktier_pb2_grpc import TokenizerServiceStub
@@ -24,7 +24,7 @@ class AsyncTierClient:
         self, address: str, *, model: str = "", timeout_s: float = requests.DEFAULT_TIMEOUT_S, channel: Any = None
     ) -> None:
         self.model, self.timeout_s = model, timeout_s
-        self._channel = channel or grpc.aio.insecure_channel(address, options=requests.CHANNEL_OPTIONS)
+        self._channel = channel or grpc.aio.insecure_channel(address, options=MESSAGE_LIMITS)
         self._stub = TokenizerServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     async def encode(self, text: str) -> Ids:

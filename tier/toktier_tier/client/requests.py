@@ -1,14 +1,9 @@
-"""The requests that both clients send, and what they do with the answers."""
+"""The requests that both clients send."""
 
 from __future__ import annotations
 
 from ..transport.v1 import toktier_pb2 as pb
 
-MAX_MESSAGE_BYTES = 256 << 20
-CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-)
 DEFAULT_TIMEOUT_S = 30.0
 
 

@@ -42,6 +42,12 @@ class TemplateIds:
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
 
+    def around(self, body: Ids) -> Ids:
+        """`body` between them; `body` itself if there are none."""
+        if not self.prefix and not self.suffix:
+            return body
+        return np.concatenate([np.array(self.prefix, dtype=np.uint32), body, np.array(self.suffix, dtype=np.uint32)])
+
 
 @dataclass(frozen=True, slots=True)
 class _Window:
@@ -260,10 +266,7 @@ class Repairer:
 
     def ids(self, state: SessionState) -> Ids:
         """All IDs with the template's tokens: O(tokens)."""
-        template = self.template
-        return np.concatenate(
-            [np.array(template.prefix, dtype=np.uint32), state.ids(), np.array(template.suffix, dtype=np.uint32)]
-        )
+        return self.template.around(state.ids())
 
 
 def _gather(state: SessionState, first: int, last: int) -> tuple[str, Ids]:

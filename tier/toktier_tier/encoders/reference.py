@@ -60,13 +60,7 @@ def core_document(snapshot: Snapshot, pre_tokenizer: Any) -> dict[str, Any]:
 
 def _encode(tokenizer: Any, text: str, *, template: bool) -> Ids:
     """Raises `InvalidText` where the reference itself can't encode (a model without an unknown token)."""
-    try:
-        ids = tokenizer.encode(text, add_special_tokens=template).ids
-    except BaseException as error:  # a Rust panic isn't an Exception
-        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
-            raise
-        raise InvalidText("text.reference_refuses", f"the reference can't encode this text: {error}"[:300]) from None
-    return np.array(ids, dtype=np.uint32)
+    return _ids_of(lambda: tokenizer.encode(text, add_special_tokens=template))
 
 
 def _encode_apart(tokenizer: Any, text: str) -> Ids:
@@ -76,8 +70,12 @@ def _encode_apart(tokenizer: Any, text: str) -> Ids:
     """
     if len(text) < APART_CHARS:
         return _encode(tokenizer, text, template=False)
+    return _ids_of(lambda: tokenizer.encode_batch_fast([text], add_special_tokens=False)[0])
+
+
+def _ids_of(encode: Callable[[], Any]) -> Ids:
     try:
-        ids = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        ids = encode().ids
     except BaseException as error:  # a Rust panic isn't an Exception
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise

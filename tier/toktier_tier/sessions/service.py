@@ -18,8 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
-
 from ..core.errors import InvalidRequest, RevisionConflict, SessionBusy, SessionNotFound, StateError
 from ..core.full_text import compare
 from ..core.repair import Repairer, WitnessMismatch
@@ -197,7 +195,8 @@ class SessionService:
         check_text(text)
         self._check_length(len(text))
         body, by_reference = self._encode_text(text)
-        ids, reason = self._with_template(body), self._why_not_faster() if by_reference else Reason.NONE
+        ids = self.tokenizer.template.around(body)
+        reason = self._why_not_faster() if by_reference else Reason.NONE
         patch = Patch(0, ids, 0, len(ids), 0, Route.REFERENCE if by_reference else Route.ENCODE, reason)
         with self._lock:
             self._count(patch)
@@ -238,11 +237,13 @@ class SessionService:
 
     def ids(self, tenant: str, session: str) -> Ids:
         """All IDs of a session, template tokens included."""
-        return self._read(tenant, session, True, lambda state: self._with_template(state.ids()))
+        return self._read(tenant, session, True, lambda state: self.tokenizer.template.around(state.ids()))
 
     def snapshot(self, tenant: str, session: str, *, wait: bool = True) -> tuple[SessionInfo, Ids]:
         """`info` and `ids` of one moment."""
-        return self._read(tenant, session, wait, lambda state: (self._info(state), self._with_template(state.ids())))
+        return self._read(
+            tenant, session, wait, lambda state: (self._info(state), self.tokenizer.template.around(state.ids()))
+        )
 
     def export(self, tenant: str, session: str) -> bytes:
         """The session's state as bytes that another pod can `restore`."""
@@ -443,7 +444,7 @@ class SessionService:
 
     def _whole(self, live: _Live, replaced: int, reason: Reason) -> Patch:
         """A patch that replaces all of the `replaced` old IDs."""
-        ids = self._with_template(live.state.ids())
+        ids = self.tokenizer.template.around(live.state.ids())
         route = Route.REFERENCE if live.by_reference else Route.ENCODE
         return Patch(0, ids, replaced, len(ids), live.state.revision, route, reason)
 
@@ -453,14 +454,6 @@ class SessionService:
     def _total(self, state: SessionState) -> int:
         template = self.tokenizer.template
         return len(template.prefix) + state.tokens + len(template.suffix)
-
-    def _with_template(self, ids: Ids) -> Ids:
-        template = self.tokenizer.template
-        if not template.prefix and not template.suffix:
-            return ids
-        return np.concatenate(
-            [np.array(template.prefix, dtype=np.uint32), ids, np.array(template.suffix, dtype=np.uint32)]
-        )
 
 
 def _close(live: _Live) -> None:

@@ -21,19 +21,14 @@ from ..core.errors import InvalidRequest, TierError
 from ..core.values import Patch
 from ..sessions.registry import Registry, Served
 from ..telemetry import Telemetry, silent
-from .messages import bytes_of, ids_of, message_of
+from .messages import MESSAGE_LIMITS, bytes_of, ids_of, message_of
 from .status import grpc_status, metadata_of, told
 from .v1 import toktier_pb2 as pb
 from .work import TENANT, Work
 
-MAX_MESSAGE_BYTES = 256 << 20
 _DESCRIPTOR = pb.DESCRIPTOR.services_by_name["TokenizerService"]
 SERVICE = _DESCRIPTOR.full_name
-OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.so_reuseport", 0),
-)
+OPTIONS = (*MESSAGE_LIMITS, ("grpc.so_reuseport", 0))
 Context = grpc.aio.ServicerContext[Any, Any]
 
 

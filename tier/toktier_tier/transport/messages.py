@@ -13,6 +13,12 @@ from ..core.errors import InvalidRequest
 from ..core.values import Certificate, Ids, Patch, Reason, Route
 from .v1 import toktier_pb2 as pb
 
+MAX_MESSAGE_BYTES = 256 << 20
+MESSAGE_LIMITS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+)
+"""Of servers and clients alike."""
 ROUTES: dict[Route, pb.Route] = {
     Route.REPAIR: pb.ROUTE_REPAIR,
     Route.ENCODE: pb.ROUTE_ENCODE,

@@ -61,11 +61,6 @@ class Model:
         except UnsupportedTokenizer:
             self.specials = None
 
-    def with_specials(self, body: Ids) -> Ids:
-        assert self.specials is not None
-        prefix, suffix = (np.array(each, dtype=np.uint32) for each in (self.specials.prefix, self.specials.suffix))
-        return np.concatenate([prefix, body, suffix])
-
 
 class Prompts:
     """Thread-safe as far as its parts are; one per tier."""
@@ -118,17 +113,18 @@ class Prompts:
             return NO_FIXED_SPECIALS
         prompt = await self._text(model, "text", text, tenant, named, fields, lambda: blocks(text))
         if model.specials.prefix or model.specials.suffix:
-            ids = model.with_specials(prompt.ids.array)
+            ids = model.specials.around(prompt.ids.array)
             return Prompt(self._checked(model, ids), prompt.session, prompt.patch)
         return prompt
 
     async def encoded(self, fields: Mapping[str, Any], text: str, *, special: bool) -> list[int]:
         """The IDs of a text by itself, with the default special tokens or without."""
         model = self.model(fields)
-        if special and model.specials is None:
+        specials = model.specials if special else TemplateIds()
+        if specials is None:
             raise UnsupportedTokenizer(NO_FIXED_SPECIALS.reason, NO_FIXED_SPECIALS.detail)
         patch = await self._work.run(model.served, len(text), lambda wait: model.served.sessions.encode(text))
-        ids: list[int] = (model.with_specials(patch.ids) if special else patch.ids).tolist()
+        ids: list[int] = specials.around(patch.ids).tolist()
         return ids
 
     async def _text(
