@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from toktier_tier.core.snapshot import SpecialTokenPolicy
 from toktier_tier.engine.chat_template import ChatRenderer
 from toktier_tier.engine.sglang_http import SGLangHttp
 from toktier_tier.engine.upstreams import EngineEvent, Timeouts, Upstreams
@@ -121,13 +122,21 @@ class _Watched(StreamingResponse):
 class Running:
     """A tier in front of an engine."""
 
-    def __init__(self, *, chat: bool = True, engine: bool = True, url: str = "") -> None:
-        self.tier = family_tier(FAMILY)
+    def __init__(
+        self,
+        *,
+        chat: bool = True,
+        engine: bool = True,
+        url: str = "",
+        family: str = FAMILY,
+        policy: SpecialTokenPolicy = SpecialTokenPolicy.NONE,
+    ) -> None:
+        self.tier = family_tier(family, policy=policy)
         self.engine = Engine()
         self._upstream = OnThread(self.engine.app) if engine and not url else None
         tokenizer = fresh_tokenizer(self.tier)
         self.sessions = SessionService(tokenizer)
-        registry = Registry([Served(FAMILY, ("some/model",), tokenizer, self.sessions)])
+        registry = Registry([Served(family, ("some/model",), tokenizer, self.sessions)])
         self.spans = InMemorySpanExporter()
         self.telemetry = Telemetry(readers=[InMemoryMetricReader()], span_exporter=self.spans, trace_ratio=1.0)
         traces = self.telemetry._traces
@@ -135,7 +144,7 @@ class Running:
         traces.add_span_processor(SimpleSpanProcessor(self.spans))
         self.events: list[EngineEvent] = []
         work = Work()
-        renderers = {FAMILY: ChatRenderer(TEMPLATE, special_tokens={}, message_ends=0)} if chat else {}
+        renderers = {family: ChatRenderer(TEMPLATE, special_tokens={}, message_ends=0)} if chat else {}
         self.http: HttpServer
         self.upstream = found = url or (self._upstream.url if self._upstream is not None else "")
 
@@ -299,6 +308,28 @@ def test_what_the_tier_leaves_alone_goes_on_as_it_is(server: Running, path: str,
     assert server.post(path, body).status_code == 200
     assert server.engine.requests[-1][:2] == (path, body)
     assert server.http.passed_through == {reason: 1}
+
+
+@pytest.mark.parametrize("policy", list(SpecialTokenPolicy))
+def test_special_tokens_come_by_the_request_whatever_sessions_hold(policy: SpecialTokenPolicy) -> None:
+    with running(family="mistral-nemo", policy=policy) as server:
+        tier = server.tier
+        bos = list(tier.reference.fixed_template()[0])
+        assert bos
+        messages = conversation(2)
+        cut_off = {"messages": messages + [{"role": "assistant", "content": "It is"}], "continue_final_message": True}
+        for _ in range(2):  # the second time from a session
+            server.post("/v1/chat/completions", {"messages": messages})
+            assert server.last()["input_ids"] == tier.ids(rendered(messages))
+            server.post("/v1/chat/completions", cut_off)
+            assert server.last()["input_ids"] == tier.ids(rendered(messages)) + tier.ids("It is")
+            server.post("/generate", {"text": "Hello there"})
+            assert server.last()["input_ids"] == bos + tier.ids("Hello there")
+            server.post("/v1/completions", {"prompt": "Hello there"})
+            assert server.last()["prompt"] == bos + tier.ids("Hello there")
+        for special in (True, False):
+            asked = server.post("/tokenize", {"prompt": "Hello there", "add_special_tokens": special})
+            assert asked.json()["tokens"] == (bos if special else []) + tier.ids("Hello there")
 
 
 def test_images_go_on_as_they_are(server: Running) -> None:

@@ -48,6 +48,10 @@ class TemplateIds:
             return body
         return np.concatenate([np.array(self.prefix, dtype=np.uint32), body, np.array(self.suffix, dtype=np.uint32)])
 
+    def within(self, ids: Ids) -> Ids:
+        """What `ids` are around: the inverse of `around`."""
+        return ids[len(self.prefix) : len(ids) - len(self.suffix)]
+
 
 @dataclass(frozen=True, slots=True)
 class _Window:

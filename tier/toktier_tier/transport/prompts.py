@@ -61,6 +61,10 @@ class Model:
         except UnsupportedTokenizer:
             self.specials = None
 
+    def text_ids(self, ids: Ids) -> Ids:
+        """A session's IDs without what its tokenizer's policy puts around them: SGLang decides that by the request."""
+        return self.served.tokenizer.template.within(ids)
+
 
 class Prompts:
     """Thread-safe as far as its parts are; one per tier."""
@@ -124,7 +128,7 @@ class Prompts:
         if specials is None:
             raise UnsupportedTokenizer(NO_FIXED_SPECIALS.reason, NO_FIXED_SPECIALS.detail)
         patch = await self._work.run(model.served, len(text), lambda wait: model.served.sessions.encode(text))
-        ids: list[int] = specials.around(patch.ids).tolist()
+        ids: list[int] = specials.around(model.text_ids(patch.ids)).tolist()
         return ids
 
     async def _text(
@@ -162,7 +166,7 @@ class Prompts:
             patch, ids = await self._work.run(served, len(text) // 16, encode)
             telemetry.note(route=patch.route.value, reason=patch.reason.value, keep=patch.keep, total=patch.total)
         telemetry.answered(served, method, patch, len(text), perf_counter() - begun)
-        return Prompt(self._checked(model, ids), session, patch)
+        return Prompt(self._checked(model, model.text_ids(ids)), session, patch)
 
     def _find(self, served: Served, tenant: str, chain: Chain) -> str:
         claim = self._index.claim(tenant, served.tokenizer.fingerprint, chain)
@@ -176,7 +180,7 @@ class Prompts:
         tail = await self._work.run(
             model.served, len(continuation), lambda wait: model.served.sessions.encode(continuation)
         )
-        joined = np.concatenate([prompt.ids.array, tail.ids])
+        joined = np.concatenate([prompt.ids.array, model.text_ids(tail.ids)])
         return Prompt(self._checked(model, joined), prompt.session, prompt.patch)
 
     @staticmethod
