@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-
 from toktier_tier.sessions.registry import Registry, Served
 from toktier_tier.sessions.service import SessionService
 from toktier_tier.telemetry import Telemetry
@@ -28,9 +26,9 @@ class GrpcTier:
             tokenizer = fresh_tokenizer(family_tier(family))
             self.served.append(Served(family, (f"models/{family}",), tokenizer, SessionService(tokenizer)))
         self.sessions = self.served[0].sessions
-        self.reader = InMemoryMetricReader()
         self.work = work or Work()
-        self.servicer = TokenizerServicer(Registry(self.served), self.work, Telemetry(readers=[self.reader]))
+        self.telemetry = Telemetry()
+        self.servicer = TokenizerServicer(Registry(self.served), self.work, self.telemetry)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()

@@ -28,6 +28,7 @@ from catalog import path_of
 from toktier_tier.core.snapshot import parse_snapshot
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
 from toktier_tier.sources import default_cache_dir
+from toktier_tier.transport.grpc_server import SERVICE
 from toktier_tier.transport.messages import ids_of
 from toktier_tier.transport.v1 import toktier_pb2 as pb
 from toktier_tier.transport.v1.toktier_pb2_grpc import TokenizerServiceStub
@@ -37,6 +38,8 @@ from .server import ECHO_METHOD
 FAMILY = "qwen-3"
 CONTEXT_CHARS, DELTA_CHARS = 100_000, 1_500
 SESSIONS = 64
+SIZED = 640
+"""Appends from which the echo's sizes are taken: the mean ones."""
 IN_FLIGHT = (1, 2, 4, 8, 16, 32, 64)
 RATIO_AT = 16
 OVERHEAD_BAR, THROUGHPUT_BAR = 1.6, 0.7
@@ -98,39 +101,51 @@ def _row(name: str, in_flight: int, times: list[float], seconds: float) -> Row:
 
 
 class Appends:
-    """Sessions of `CONTEXT_CHARS` that grow by `DELTA_CHARS` a call, and start over once they have doubled."""
+    """Sessions of `CONTEXT_CHARS` that grow by `DELTA_CHARS` a call, and start over once they have doubled.
 
-    def __init__(self, stub: Any, source: str) -> None:
-        self._stub, self._source, self._at = stub, source, 0
-        self._texts: dict[int, str] = {}
-        self.reply_bytes = self.request_bytes = 0
+    Requests are put together from serialized parts and answers are left as bytes: client and server share the cores,
+    and the echo's client does no more.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, source: str) -> None:
+        self._stub: Any = TokenizerServiceStub(channel)  # type: ignore[no-untyped-call]
+        self._append: Any = channel.unary_unary(f"/{SERVICE}/Append")
+        self._source, self._next = source, 0
+        deltas = [source[at : at + DELTA_CHARS] for at in range(0, len(source) - DELTA_CHARS, DELTA_CHARS)]
+        self._deltas = [(text, pb.AppendRequest(delta=text).SerializeToString()) for text in deltas]
+        self._sessions = [pb.AppendRequest(session=f"s{worker}").SerializeToString() for worker in range(SESSIONS)]
+        self._parts: dict[int, list[str]] = {}
 
     async def open(self, worker: int) -> None:
         start = worker * 997 % 50_000
         text = self._source[start : start + CONTEXT_CHARS]
         await self._stub.OpenSession(pb.OpenSessionRequest(session=f"s{worker}", text=text))
-        self._texts[worker] = text
+        self._parts[worker] = [text]
 
     async def ask(self, worker: int) -> None:
-        self._at = (self._at + DELTA_CHARS) % (len(self._source) - DELTA_CHARS)
-        delta = self._source[self._at : self._at + DELTA_CHARS]
-        request = pb.AppendRequest(session=f"s{worker}", delta=delta)
-        answer = await self._stub.Append(request)
-        self._texts[worker] += delta
-        if not self.reply_bytes:
-            self.request_bytes, self.reply_bytes = request.ByteSize(), answer.ByteSize()
+        await self.append(worker)
+
+    async def append(self, worker: int) -> tuple[int, int]:
+        """Bytes of the request and of its answer."""
+        self._next = (self._next + 1) % len(self._deltas)
+        delta, data = self._deltas[self._next]
+        request = self._sessions[worker] + data
+        answer = await self._append(request)
+        self._parts[worker].append(delta)
+        return len(request), len(answer)
 
     async def trim(self) -> None:
-        for worker, text in self._texts.items():
-            if len(text) > 2 * CONTEXT_CHARS:
+        for worker, parts in self._parts.items():
+            if len(parts) * DELTA_CHARS > CONTEXT_CHARS:
                 await self.open(worker)
 
     async def check(self, reference: Reference) -> int:
-        for worker, text in self._texts.items():
+        for worker, parts in self._parts.items():
+            text = "".join(parts)
             answer = await self._stub.GetSession(pb.GetSessionRequest(session=f"s{worker}", include_ids=True))
             if ids_of(answer.ids).tobytes() != reference.encode(text).tobytes():
                 raise Unequal(f"session {worker} of {len(text):,} characters")
-        return len(self._texts)
+        return len(self._parts)
 
 
 async def measure(ports: dict[str, Any], rounds: int, block_s: float, console: Console) -> tuple[list[Row], int]:
@@ -139,11 +154,12 @@ async def measure(ports: dict[str, Any], rounds: int, block_s: float, console: C
         grpc.aio.insecure_channel(f"127.0.0.1:{ports['tier']}") as tier,
         grpc.aio.insecure_channel(f"127.0.0.1:{ports['echo']}") as echo,
     ):
-        appends = Appends(TokenizerServiceStub(tier), source)  # type: ignore[no-untyped-call]
+        appends = Appends(tier, source)
         for worker in range(SESSIONS):
             await appends.open(worker)
-        await appends.ask(0)
-        payload = appends.reply_bytes.to_bytes(4, "little") + bytes(appends.request_bytes - 4)
+        sizes = [await appends.append(at % SESSIONS) for at in range(SIZED)]
+        asked, answered = (round(statistics.mean(side)) for side in zip(*sizes, strict=True))
+        payload = answered.to_bytes(4, "little") + bytes(asked - 4)
         call: Any = echo.unary_unary(ECHO_METHOD)
 
         async def ask_echo(worker: int) -> None:

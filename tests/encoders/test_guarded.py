@@ -270,3 +270,18 @@ def test_many_threads_get_their_own_answers_across_a_rebuild_and_a_quarantine(mo
     joined()
     assert wrong == []
     assert by(guard, "a") == REFERENCE
+
+
+def test_the_search_for_unsafe_points_finds_what_the_array_holds() -> None:
+    chooser = np.random.default_rng(5)
+    table = np.zeros(0x110000, dtype=bool)
+    for start in chooser.integers(0x80, 0x110000, 300):
+        table[start : start + int(chooser.integers(1, 40))] = True
+    table[0xD7F0:0xE010] = True  # across the surrogates, which no text holds
+    guard = Guarded(Fake(CANDIDATE), Fake(REFERENCE), table)
+    points = np.concatenate([chooser.integers(0x80, 0x110000, 20_000), np.flatnonzero(np.diff(table)) + 1])
+    for point in points.tolist():
+        for near in (point - 1, point):
+            assert guard._holds_unsafe(f"é{chr(near)}\U0001f600"[: 2 + (near % 2)]) == bool(
+                table[near] or table[0xE9] or (near % 2 and table[0x1F600])
+            )

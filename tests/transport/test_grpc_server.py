@@ -265,10 +265,11 @@ def test_answers_and_errors_are_metered_without_text_or_names(server: GrpcTier, 
     client.open("a name", "some text").append(" more")
     with pytest.raises(SessionNotFound):
         client.call(client._stub.Append, pb.AppendRequest(session="nobody", delta="x"))
-    told = str(server.reader.get_metrics_data())
-    assert "toktier.tokenize.duration" in told
-    assert "'method': 'Append', 'route': 'repair', 'reason': 'none'" in told
-    assert "'code': 'session.not_found'" in told
+    told = server.telemetry.page().decode()
+    labels = 'method="Append",reason="none",route="repair",tokenizer="gpt2-novelai"'
+    for name in ("tokenize_duration_seconds", "text_delta_characters", "context_tokens"):
+        assert f"toktier_{name}_count{{{labels}}}" in told
+    assert 'code="session.not_found"' in told
     assert "a name" not in told
     assert "some text" not in told
 

@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from starlette.applications import Starlette
@@ -138,7 +137,7 @@ class Running:
         self.sessions = SessionService(tokenizer)
         registry = Registry([Served(family, ("some/model",), tokenizer, self.sessions)])
         self.spans = InMemorySpanExporter()
-        self.telemetry = Telemetry(readers=[InMemoryMetricReader()], span_exporter=self.spans, trace_ratio=1.0)
+        self.telemetry = Telemetry(span_exporter=self.spans, trace_ratio=1.0)
         traces = self.telemetry._traces
         assert traces is not None
         traces.add_span_processor(SimpleSpanProcessor(self.spans))
@@ -317,7 +316,7 @@ def test_special_tokens_come_by_the_request_whatever_sessions_hold(policy: Speci
         bos = list(tier.reference.fixed_template()[0])
         assert bos
         messages = conversation(2)
-        cut_off = {"messages": messages + [{"role": "assistant", "content": "It is"}], "continue_final_message": True}
+        cut_off = {"messages": [*messages, {"role": "assistant", "content": "It is"}], "continue_final_message": True}
         for _ in range(2):  # the second time from a session
             server.post("/v1/chat/completions", {"messages": messages})
             assert server.last()["input_ids"] == tier.ids(rendered(messages))

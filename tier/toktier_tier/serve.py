@@ -17,7 +17,6 @@ from typing import Any
 
 import uvicorn
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.exporter.prometheus import PrometheusMetricReader
 
 from .app import open_tokenizer
 from .core.errors import InvalidRequest, InvalidTokenizer
@@ -73,9 +72,7 @@ class Tier:
         self.work = Work(settings.threads, settings.waiting)
         spans = settings.telemetry
         exporter = OTLPSpanExporter(endpoint=spans.otlp, insecure=spans.otlp_insecure) if spans.otlp else None
-        self.telemetry = Telemetry(
-            readers=[PrometheusMetricReader()], span_exporter=exporter, trace_ratio=spans.trace_ratio
-        )
+        self.telemetry = Telemetry(span_exporter=exporter, trace_ratio=spans.trace_ratio)
         self.engine_events: dict[tuple[str, str, str], int] = {}
         self.engine = self._engine(settings.upstream)
         self.prompts = Prompts(self.registry, renderers, self.work, self.telemetry)

@@ -7,6 +7,8 @@ memory grew past the budget is rebuilt off the request path and swapped in whole
 
 from __future__ import annotations
 
+import re
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from ..ports import Encoder, Ids
 DEFAULT_MEMORY_BYTES = 1 << 30
 PICK_CHARS = 8_192
 CHECK_EVERY_CHARS = 32 << 20
+ASTRAL = 0x10000
 
 
 def resident_bytes() -> int:
@@ -47,6 +50,7 @@ class Guarded:
         self.reference = reference
         self._reference = reference.encode
         self._unsafe = unsafe if unsafe is not None and unsafe.any() else None
+        self._find_unsafe = _pattern(self._unsafe).search if self._unsafe is not None else None
         self._rebuild, self._memory_bytes, self._resident = rebuild, memory_bytes, resident
         self._fed_chars = 0
         self._baseline = resident() if rebuild else 0
@@ -65,19 +69,16 @@ class Guarded:
         """Serve by another encoder from the next call on (campaigns and tests plant faulty ones)."""
         self._fast, self._rebuild = candidate.encode, None
 
-    def encode(self, text: str) -> Ids:
-        if self._unsafe is not None and not text.isascii() and self._holds_unsafe(text):
-            self.fallbacks["unsafe_code_point"] += 1
-            return self._reference(text)
-        return self.encode_safe(text)
-
     @property
     def is_reference(self) -> bool:
         """Whether every answer comes from the reference."""
         return self._fast is None
 
-    def encode_safe(self, text: str) -> Ids:
-        """`encode` for a text that the caller knows to hold no unsafe code point."""
+    def encode(self, text: str, safe: bool = False) -> Ids:
+        """`safe`: the caller knows the text to hold no unsafe code point."""
+        if not safe and self._unsafe is not None and not text.isascii() and self._holds_unsafe(text):
+            self.fallbacks["unsafe_code_point"] += 1
+            return self._reference(text)
         fast = self._fast
         if fast is None:
             return self._reference(text)
@@ -96,9 +97,11 @@ class Guarded:
     def _holds_unsafe(self, text: str) -> bool:
         """Only called for text that isn't all ASCII. Long text is mostly ASCII: the rest is picked out first."""
         assert self._unsafe is not None
-        if len(text) > PICK_CHARS:
-            data = np.frombuffer(text.encode(), dtype=np.int8)
-            text = data[data < 0].tobytes().decode()
+        assert self._find_unsafe is not None
+        if len(text) <= PICK_CHARS:
+            return self._find_unsafe(text) is not None
+        data = np.frombuffer(text.encode(), dtype=np.int8)
+        text = data[data < 0].tobytes().decode()
         points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
         return bool(self._unsafe.take(points).any())
 
@@ -118,3 +121,20 @@ class Guarded:
             self._baseline = self._resident()
         finally:
             self._rebuilding.release()
+
+
+def _pattern(unsafe: Bools) -> re.Pattern[str]:
+    """Finds an unsafe character. Of a short text that costs a third of looking all of them up in an array.
+
+    `re` tells at once whether a character below U+10000 is in a class, and goes through ranges for those above: so
+    every one of those is a find at first, and then has to be behind itself in the class of the unsafe ones.
+    """
+    return re.compile(f"[{_ranges(unsafe[:ASTRAL])}{chr(ASTRAL)}-{chr(sys.maxunicode)}](?<=[{_ranges(unsafe)}])")
+
+
+def _ranges(chosen: Bools) -> str:
+    points = np.flatnonzero(chosen)
+    if not len(points):
+        return ""
+    runs = np.split(points, np.flatnonzero(np.diff(points) > 1) + 1)
+    return "".join(f"\\U{run[0]:08x}-\\U{run[-1]:08x}" for run in runs)

@@ -159,11 +159,11 @@ class SnapshotEncoder:
 
         def stretch(text: str) -> Ids:
             if text.isascii():
-                return core.encode_safe(text)
+                return core.encode(text, True)
             found = marks[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)]
             seen = int(np.bitwise_or.reduce(found))
             if not seen & ~ALONE and not _neighbours(found):
-                return core.encode_safe(text)
+                return core.encode(text, True)
             text = normalize_around(text, found, normalize)
             return encode(text) if text else EMPTY
 

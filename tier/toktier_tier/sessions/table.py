@@ -6,6 +6,7 @@ entry older than its time to live is never returned. Not thread-safe: the servic
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ class SessionTable(Generic[Value]):
         self._on_removal = on_removal
         self._entries: OrderedDict[SessionKey, _Entry[Value]] = OrderedDict()
         self._budget_bytes, self._ttl_s, self._clock = budget_bytes, ttl_s, clock
+        self._next_expiry = -math.inf
+        """Nothing in the table is too old before this time."""
         self.bytes_ = 0
         self.evicted = {"bytes": 0, "ttl": 0}
 
@@ -53,7 +56,8 @@ class SessionTable(Generic[Value]):
     def get(self, key: SessionKey) -> Value | None:
         """The entry's value, now the most recently used; None if there is none or its time is over."""
         now = self._clock()
-        self._expire(now)
+        if now >= self._next_expiry:
+            self._expire(now)
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -93,6 +97,7 @@ class SessionTable(Generic[Value]):
         while self._entries:
             key, entry = next(iter(self._entries.items()))
             if entry.used_at > limit:
+                self._next_expiry = entry.used_at + self._ttl_s
                 return
             self._drop(key, "ttl")
 

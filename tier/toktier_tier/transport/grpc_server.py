@@ -136,12 +136,9 @@ class TokenizerServicer:
         return pb.HandoffResponse(revision=info.revision, text_chars=info.chars, tokens=info.tokens)
 
     async def _patch(self, method: str, served: Served, chars: int, call: Callable[[bool], Patch]) -> Patch:
-        telemetry = self.telemetry
         begun = perf_counter()
-        with telemetry.span("tokenize"):
-            patch = await self.work.run(served, chars, call)
-            telemetry.note(route=patch.route.value, reason=patch.reason.value, keep=patch.keep, total=patch.total)
-        telemetry.answered(served, method, patch, chars, perf_counter() - begun)
+        patch = await self.work.run(served, chars, call)
+        self.telemetry.answered(served, method, patch, chars, perf_counter() - begun)
         return patch
 
 
@@ -170,12 +167,14 @@ def _rpc(servicer: TokenizerServicer, method: MethodDescriptor) -> grpc.RpcMetho
     handle = getattr(servicer, method.name)
     parse = getattr(pb, method.input_type.name).FromString
     telemetry, span = servicer.telemetry, f"{SERVICE}/{method.name}"
+    tracing = telemetry.tracing
 
     async def call(data: bytes, context: Context) -> bytes:
         try:
+            if not tracing:
+                return (await handle(parse(data))).SerializeToString()  # type: ignore[no-any-return]
             with telemetry.receive(span, lambda: _carrier(context)):
-                answer: bytes = (await handle(parse(data))).SerializeToString()
-                return answer
+                return (await handle(parse(data))).SerializeToString()  # type: ignore[no-any-return]
         except DecodeError:
             found: TierError = InvalidRequest("request.malformed", f"no {method.input_type.name}")
         except Exception as error:

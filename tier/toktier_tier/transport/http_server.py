@@ -13,7 +13,7 @@ from time import time
 from typing import Any
 from uuid import uuid4
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -235,7 +235,7 @@ class HttpServer:
         return JSONResponse({"ready": ready}, 200 if ready else 503)
 
     async def _metrics(self, request: Request) -> Response:
-        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+        return Response(self._telemetry.page(), media_type=CONTENT_TYPE_LATEST)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

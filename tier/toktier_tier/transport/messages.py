@@ -50,7 +50,7 @@ def message_of(patch: Patch) -> pb.Patch:
         total=patch.total,
         revision=patch.revision,
         route=ROUTES[patch.route],
-        reason=patch.reason.value,
+        reason=patch.reason,
         certificate=None
         if certificate is None
         else pb.Certificate(

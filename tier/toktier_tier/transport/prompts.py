@@ -162,9 +162,7 @@ class Prompts:
                 return alone, alone.ids
             return patch, ids
 
-        with telemetry.span("tokenize"):
-            patch, ids = await self._work.run(served, len(text) // 16, encode)
-            telemetry.note(route=patch.route.value, reason=patch.reason.value, keep=patch.keep, total=patch.total)
+        patch, ids = await self._work.run(served, len(text) // 16, encode)
         telemetry.answered(served, method, patch, len(text), perf_counter() - begun)
         return Prompt(self._checked(model, model.text_ids(ids)), session, patch)
 
