@@ -21,7 +21,7 @@ from ..core.errors import InvalidRequest, TierError
 from ..core.values import Patch
 from ..sessions.registry import Registry, Served
 from ..telemetry import Telemetry, silent
-from .messages import MESSAGE_LIMITS, bytes_of, ids_of, message_of
+from .messages import MESSAGE_LIMITS, bytes_of, fill, ids_of
 from .status import grpc_status, metadata_of, told
 from .v1 import toktier_pb2 as pb
 from .work import TENANT, Work
@@ -52,7 +52,9 @@ class TokenizerServicer:
             )
         else:
             patch = await self._patch("Encode", served, len(text), lambda wait: served.sessions.encode(text))
-        return pb.EncodeResponse(patch=message_of(patch))
+        answer = pb.EncodeResponse()
+        fill(answer.patch, patch)
+        return answer
 
     async def OpenSession(self, request: pb.OpenSessionRequest) -> pb.OpenSessionResponse:
         served = self.registry.find(request.model)
@@ -60,7 +62,9 @@ class TokenizerServicer:
         patch = await self._patch(
             "OpenSession", served, len(text), lambda wait: served.sessions.open(TENANT, request.session, text)
         )
-        return pb.OpenSessionResponse(patch=message_of(patch))
+        answer = pb.OpenSessionResponse()
+        fill(answer.patch, patch)
+        return answer
 
     async def Append(self, request: pb.AppendRequest) -> pb.AppendResponse:
         served = self.registry.find(request.model)
@@ -72,7 +76,9 @@ class TokenizerServicer:
             len(delta),
             lambda wait: served.sessions.append(TENANT, request.session, delta, expected_revision=expected, wait=wait),
         )
-        return pb.AppendResponse(patch=message_of(patch))
+        answer = pb.AppendResponse()
+        fill(answer.patch, patch)
+        return answer
 
     async def Edit(self, request: pb.EditRequest) -> pb.EditResponse:
         served = self.registry.find(request.model)
@@ -91,7 +97,9 @@ class TokenizerServicer:
                 wait=wait,
             ),
         )
-        return pb.EditResponse(patch=message_of(patch))
+        answer = pb.EditResponse()
+        fill(answer.patch, patch)
+        return answer
 
     async def CloseSession(self, request: pb.CloseSessionRequest) -> pb.CloseSessionResponse:
         served = self.registry.find(request.model)
