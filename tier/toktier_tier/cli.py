@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import re
 import sys
 import time
@@ -147,6 +148,9 @@ def print_rule(rule: BoundaryRule, console: Console) -> None:
 
 def _serve(arguments: argparse.Namespace, console: Console) -> int:
     from .serve import Tier  # brings the servers' libraries, which the other commands don't need
+
+    # A batch of one text is then encoded by the thread that asks, at its priority: the shadow verifier's is the lowest.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     settings = load_settings(arguments.settings)
