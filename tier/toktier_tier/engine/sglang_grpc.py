@@ -40,7 +40,6 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
     ("grpc.enable_retries", 0),  # a generation isn't repeated behind the caller's back
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.keepalive_time_ms", 300_000),
     ("grpc.use_local_subchannel_pool", 1),
@@ -68,7 +67,7 @@ class SGLangGrpc:
         self._timeouts = timeouts
         self._clock = clock
         self._observe = observe
-        self._channels = {name: _channel(name, credentials) for name in upstreams.names}
+        self._channels = {name: _channel(name, credentials, timeouts.connect_s) for name in upstreams.names}
 
     async def aclose(self) -> None:
         for channel in self._channels.values():
@@ -201,10 +200,12 @@ def _mismatch(sent: int, counted: int, upstream: str) -> EngineFault:
     return EngineFault("engine.prompt_tokens_mismatch", sentence, sent=sent, counted=counted, upstream=upstream)
 
 
-def _channel(target: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+def _channel(target: str, credentials: grpc.ChannelCredentials | None, connect_s: float) -> grpc.aio.Channel:
+    # The shortest time between two attempts to connect is also the longest that one may take.
+    options = (*_OPTIONS, ("grpc.min_reconnect_backoff_ms", max(int(connect_s * 1_000), 1)))
     if credentials is None:
-        return grpc.aio.insecure_channel(target, options=_OPTIONS)
-    return grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
+        return grpc.aio.insecure_channel(target, options=options)
+    return grpc.aio.secure_channel(target, credentials, options=options)
 
 
 async def _ready(channel: grpc.aio.Channel) -> bool:

@@ -1,0 +1,219 @@
+"""Handing sessions over to the pods that own them by now: all of them when this pod leaves, some when another joined.
+
+For each session, the one used last first:
+
+ 1. it is detached: from here on this pod neither serves nor changes it, and requests for it wait;
+ 2. it is sent to its owner, which checks digest, fingerprint and witness on arrival;
+ 3. taken: it stays off this pod, and requests for it are told or sent where it went;
+    refused, or never reached: it is attached again, and tried once more if that may help;
+    sent, but no answer came: the other pod may have it, so it is forgotten here. At worst that is a state miss.
+
+So at no time do two pods serve it, and nothing that was answered from it is ever undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ..core.errors import SessionBusy, SessionNotFound, StateError, TierError
+from ..ports import Clock
+from ..sessions.registry import Served
+from ..sessions.table import SessionKey
+from ..transport.messages import MAX_MESSAGE_BYTES
+from ..transport.status import INTERNAL
+from ..transport.v1 import toktier_pb2 as pb
+from .affinity import ring_key
+from .forward import Forwarder, NotServed, OwnerAnswered
+from .held import EXISTS, Detached, PodSessions
+from .ring import Peer, Ring
+
+CONCURRENT = 4
+PAUSE_S = 0.1
+"""Before sessions are tried again that were busy, or whose owner had no time for them."""
+_HEADROOM_BYTES = 1 << 16
+MOST_REMEMBERED = 65_536
+"""Sessions of which this pod knows where they went."""
+_PASSING = frozenset({"tier.overloaded", "session.busy", EXISTS})
+"""Refusals that don't hold for the next session of that name, or the next moment."""
+_THERE = ("moved", f"refused.{EXISTS}")
+_NOT_KEPT = frozenset({EXISTS, INTERNAL})
+"""There is a newer one there, or nobody can say what happened."""
+
+Request = Callable[[SessionKey, bytes], pb.HandoffRequest]
+
+
+def handoff_request(key: SessionKey, state: bytes) -> pb.HandoffRequest:
+    """Named by its fingerprint: the other pod may know the tokenizer by another name."""
+    return pb.HandoffRequest(model=key.fingerprint, session=key.session, state=state)
+
+
+@dataclass(slots=True)
+class HandoverReport:
+    """moved: taken by their owners. left: still here. counts: attempts by what became of them."""
+
+    moved: int = 0
+    left: int = 0
+    moved_bytes: int = 0
+    seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class Handover:
+    """Belongs to one event loop.
+
+    ring     the ring as this pod sees it now; without itself if it leaves
+    request  makes the request, for what goes along with a state
+    """
+
+    def __init__(
+        self,
+        served: Iterable[Served],
+        forwarder: Forwarder,
+        ring: Callable[[], Ring],
+        *,
+        concurrent: int = CONCURRENT,
+        request: Request = handoff_request,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._sessions: dict[str, PodSessions] = {
+            each.tokenizer.fingerprint: each.sessions for each in served if isinstance(each.sessions, PodSessions)
+        }
+        self._forwarder, self._ring, self._clock = forwarder, ring, clock
+        self._concurrent, self._request = concurrent, request
+        self._moving: dict[SessionKey, asyncio.Future[None]] = {}
+        self._moved: dict[SessionKey, Peer] = {}
+        self._runs = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether a session may be on its way, or has gone."""
+        return bool(self._runs or self._moved)
+
+    def stands_at(self, key: SessionKey) -> int | None:
+        sessions = self._sessions.get(key.fingerprint)
+        return None if sessions is None else sessions.stands_at(key)
+
+    async def settled(self, key: SessionKey) -> Peer | None:
+        """Wait until `key` isn't on its way; the pod that it went to, if it went and isn't here again."""
+        while (moving := self._moving.get(key)) is not None:
+            await asyncio.shield(moving)
+        peer = self._moved.get(key)
+        return peer if peer is not None and self.stands_at(key) is None else None
+
+    async def run(self, budget_s: float) -> HandoverReport:
+        """Hand over what others own, within `budget_s`. What is cut off in the middle is forgotten here."""
+        begun, report = self._clock(), HandoverReport()
+        until = begun + budget_s
+        refused: set[SessionKey] = set()
+        self._runs += 1
+        try:
+            while (now := self._clock()) < until:
+                todo = iter([key for key in self._elsewhere() if key not in refused])
+                tried, reached = report.counts.total(), report.moved
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(self._concurrent):
+                        group.create_task(self._work(todo, until, refused, report))
+                if report.counts.total() == tried:
+                    break
+                if report.moved == reached:
+                    await asyncio.sleep(min(PAUSE_S, max(until - now, 0.0)))
+        finally:
+            self._runs -= 1
+        report.left, report.seconds = sum(1 for _ in self._elsewhere()), self._clock() - begun
+        return report
+
+    def forget(self) -> None:
+        """The ring has changed: where a session went isn't where it is owned."""
+        ring = self._ring()
+        for key, peer in list(self._moved.items()):
+            if ring.owner(key.tenant, ring_key(key.session)) != peer:
+                del self._moved[key]
+
+    def _elsewhere(self) -> Iterator[SessionKey]:
+        """The sessions that others own, the hottest first."""
+        ring = self._ring()
+        for sessions in self._sessions.values():
+            for key in sessions.hottest():
+                owner = ring.owner(key.tenant, ring_key(key.session))
+                if owner is not None and owner.name != self._forwarder.me:
+                    yield key
+
+    async def _work(
+        self, todo: Iterator[SessionKey], until: float, refused: set[SessionKey], report: HandoverReport
+    ) -> None:
+        for key in todo:
+            left_s = until - self._clock()
+            if left_s <= 0:
+                return
+            outcome = await self._hand_over(key, left_s, report)
+            report.counts[outcome] += 1
+            if outcome.startswith("refused.") and outcome.removeprefix("refused.") not in _PASSING:
+                refused.add(key)
+
+    async def _hand_over(self, key: SessionKey, left_s: float, report: HandoverReport) -> str:
+        owner = self._ring().owner(key.tenant, ring_key(key.session))
+        if owner is None or owner.name == self._forwarder.me:
+            return "owned"
+        sessions = self._sessions[key.fingerprint]
+        try:
+            detached = sessions.detach(key)
+        except SessionBusy:
+            return "busy"
+        except SessionNotFound:
+            return "gone"
+        except StateError as error:
+            return f"refused.{error.code}"
+        with self._on_its_way(key):
+            outcome = await self._send(sessions, detached, owner, left_s, report)
+            if outcome in _THERE:
+                self._moved[key] = owner
+                if len(self._moved) > MOST_REMEMBERED:
+                    del self._moved[next(iter(self._moved))]
+            report.moved += outcome == "moved"
+            return outcome
+
+    async def _send(
+        self, sessions: PodSessions, detached: Detached, owner: Peer, left_s: float, report: HandoverReport
+    ) -> str:
+        key = detached.key
+        sent = False
+        keep = True
+        try:
+            state = await asyncio.to_thread(sessions.export_detached, detached)
+            if len(state) > MAX_MESSAGE_BYTES - _HEADROOM_BYTES:
+                return "refused.too_large"
+            data = self._request(key, state).SerializeToString()
+            sent = True
+            await self._forwarder.call(owner, "Handoff", data, key.tenant, timeout_s=2 * left_s)
+            keep = False
+            report.moved_bytes += len(state)
+            return "moved"
+        except OwnerAnswered as answered:
+            keep = answered.error.code not in _NOT_KEPT
+            return f"refused.{answered.error.code}"
+        except NotServed as found:
+            keep = found.untouched
+            return found.reason
+        except TierError as error:
+            return f"refused.{error.code}"
+        except asyncio.CancelledError:
+            keep = not sent
+            raise
+        finally:
+            if keep:
+                sessions.attach(detached)
+
+    @contextmanager
+    def _on_its_way(self, key: SessionKey) -> Iterator[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._moving[key] = future
+        try:
+            yield
+        finally:
+            del self._moving[key]
+            future.set_result(None)

@@ -1,0 +1,269 @@
+"""Calls from pod to pod: one channel per peer, one breaker per peer, and the marks that a forwarded call carries.
+
+Guarantees: every wait has an end; a peer that can't be reached costs one wait, then none until its breaker lets a trial
+through; what the owner answered, errors included, comes back as it was; a call that is cancelled is cancelled there.
+
+    x-toktier-forwarded   the pod that forwards; a call that has it is never forwarded again
+    x-toktier-tenant      whose session it is, percent-encoded; believed only of callers that are known to be pods
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, unquote
+
+import grpc
+import grpc.aio
+
+from ..core.errors import TierError
+from ..engine.breaker import Breaker, BreakerPolicy
+from ..ports import Clock
+from ..transport.messages import MESSAGE_LIMITS
+from ..transport.status import CODE_KEY, error_of
+from .ring import Peer
+
+FORWARDED, TENANT_KEY = "x-toktier-forwarded", "x-toktier-tenant"
+SERVICE_PATH = "/toktier.v1.TokenizerService/"
+CLOSE_GRACE_S = 30.0
+"""How long calls to a peer that has left may go on."""
+_OPTIONS: tuple[tuple[str, Any], ...] = (
+    *MESSAGE_LIMITS,
+    ("grpc.enable_retries", 0),  # a change isn't repeated behind the caller's back
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_SAFE = "._:/@+=-"
+"""A tenant of letters, digits and these travels as it is."""
+_LOST = frozenset(
+    {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
+)
+"""Without a code of the tier's own these come from the connection."""
+Pairs = tuple[tuple[str, str], ...]
+Metadata = Callable[[], Iterable[tuple[str, str]]]
+
+
+class NotServed(Exception):
+    """The peer gave no answer: `reason` is open, unreachable, lost, late or unknown_method.
+
+    untouched   it has surely done nothing
+    blamed      it is the peer's failure, not the caller's short time
+    """
+
+    def __init__(self, reason: str, *, blamed: bool = True) -> None:
+        super().__init__(reason)
+        self.reason, self.blamed = reason, blamed
+
+    @property
+    def untouched(self) -> bool:
+        return self.reason in ("open", "unreachable", "unknown_method")
+
+
+class OwnerAnswered(Exception):
+    """The peer answered with an error: its status, sentence and trailing metadata as they came."""
+
+    def __init__(self, call: grpc.aio.AioRpcError) -> None:
+        super().__init__(call.details())
+        self.status: grpc.StatusCode = call.code()
+        self.details: str = call.details() or ""
+        self.trailing: tuple[tuple[str, str | bytes], ...] = tuple(
+            (key, value) for key, value in call.trailing_metadata() or () if key.startswith("toktier-")
+        )
+        self.error: TierError = error_of(call)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """connect_s: to have a connection. answer_s, and answer_s_per_mb for each MB sent: to have the answer.
+
+    Of a caller's own time at most half is spent on each: the rest is for serving the request here.
+    """
+
+    connect_s: float = 0.5
+    answer_s: float = 5.0
+    answer_s_per_mb: float = 1.0
+
+    def patience_s(self, size_bytes: int) -> float:
+        return self.answer_s + self.answer_s_per_mb * size_bytes / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What a call's metadata says of where it comes from. hop: the pod that forwarded it, or empty."""
+
+    hop: str = ""
+    tenant: str | None = None
+
+
+def arrival_of(metadata: Iterable[tuple[str, str | bytes]], *, trusted: bool) -> Arrival:
+    """`trusted`: whether the caller is known to be a pod. The mark is obeyed from anyone: it can only stop a call
+    from travelling. The tenant isn't.
+    """
+    hop, tenant = "", None
+    for key, value in metadata:
+        if key == FORWARDED and isinstance(value, str):
+            hop = value or "?"
+        elif key == TENANT_KEY and trusted and isinstance(value, str):
+            tenant = unquote(value, errors="surrogatepass")
+    return Arrival(hop, tenant)
+
+
+class _Line:
+    """The channel to one peer and what is known of it."""
+
+    def __init__(self, channel: grpc.aio.Channel, breaker: Breaker) -> None:
+        self.channel, self.breaker = channel, breaker
+        self.calls: dict[str, Any] = {}
+
+    def method(self, name: str) -> Any:
+        found = self.calls.get(name)
+        if found is None:
+            found = self.calls[name] = self.channel.unary_unary(SERVICE_PATH + name)
+        return found
+
+
+class Forwarder:
+    """Belongs to one event loop: channels are made in it, when they are first needed.
+
+    me           this pod's name
+    metadata     what else goes with every call: trace context, this pod's credentials
+    credentials  of the channels; none: in the clear
+    counts       `<what became of a call>`
+    """
+
+    def __init__(
+        self,
+        me: str,
+        *,
+        timeouts: Timeouts | None = None,
+        policy: BreakerPolicy | None = None,
+        metadata: Metadata = tuple,
+        credentials: grpc.ChannelCredentials | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.me = me
+        self.timeouts = timeouts or Timeouts()
+        self._policy = policy or BreakerPolicy(failures_to_open=1, open_s=1.0, max_open_s=10.0, trial_s=30.0)
+        self._metadata, self._credentials, self._clock = metadata, credentials, clock
+        # To gRPC this is the time that one attempt to connect may take.
+        self._options = (*_OPTIONS, ("grpc.min_reconnect_backoff_ms", int(self.timeouts.connect_s * 1_000)))
+        self._lines: dict[Peer, _Line] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self.counts: Counter[str] = Counter()
+
+    async def call(self, peer: Peer, method: str, data: bytes, tenant: str, *, timeout_s: float | None = None) -> bytes:
+        """The answer's bytes. Raises `OwnerAnswered` and `NotServed`."""
+        line = self._line(peer)
+        line.breaker, ticket = line.breaker.admit(self._clock())
+        if ticket is None:
+            self.counts["open"] += 1
+            raise NotServed("open")
+        try:
+            answer = await self._ask(line, method, data, tenant, timeout_s)
+        except NotServed as found:
+            self.counts[found.reason] += 1
+            if found.reason == "unknown_method":
+                line.breaker = line.breaker.succeeded(ticket)
+            elif not found.blamed:
+                line.breaker = line.breaker.abandoned(ticket, self._clock())
+            else:
+                line.breaker = line.breaker.failed(ticket, self._clock())
+            raise
+        except OwnerAnswered:
+            self.counts["refused"] += 1
+            line.breaker = line.breaker.succeeded(ticket)
+            raise
+        except BaseException:
+            line.breaker = line.breaker.abandoned(ticket, self._clock())
+            raise
+        self.counts["answered"] += 1
+        line.breaker = line.breaker.succeeded(ticket)
+        return answer
+
+    def keep(self, peers: Iterable[Peer]) -> None:
+        """Close the channels to all others; their running calls may end."""
+        kept = set(peers)
+        for peer in [peer for peer in self._lines if peer not in kept]:
+            task = asyncio.get_running_loop().create_task(self._lines.pop(peer).channel.close(CLOSE_GRACE_S))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def aclose(self) -> None:
+        for task in self._closing:
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        lines, self._lines = list(self._lines.values()), {}
+        for line in lines:
+            await line.channel.close()
+
+    def _line(self, peer: Peer) -> _Line:
+        found = self._lines.get(peer)
+        if found is None:
+            if self._credentials is None:
+                channel = grpc.aio.insecure_channel(peer.address, options=self._options)
+            else:
+                channel = grpc.aio.secure_channel(peer.address, self._credentials, options=self._options)
+            found = self._lines[peer] = _Line(channel, Breaker(self._policy))
+        return found
+
+    async def _ask(self, line: _Line, method: str, data: bytes, tenant: str, timeout_s: float | None) -> bytes:
+        begun = self._clock()
+        connect_s = _share(timeout_s, self.timeouts.connect_s)
+        try:
+            async with asyncio.timeout(connect_s):
+                reached = await _ready(line.channel)
+        except TimeoutError:
+            raise NotServed("unreachable", blamed=connect_s >= self.timeouts.connect_s) from None
+        if not reached:
+            raise NotServed("unreachable")
+        left_s = None if timeout_s is None else timeout_s - (self._clock() - begun)
+        patience_s = _share(left_s, self.timeouts.patience_s(len(data)))
+        metadata = ((FORWARDED, self.me), (TENANT_KEY, quote(tenant, _SAFE, errors="surrogatepass")), *self._metadata())
+        try:
+            answer: bytes = await line.method(method)(data, metadata=metadata, timeout=patience_s)
+        except grpc.aio.UsageError:  # the peer left while we waited for the connection
+            raise NotServed("unreachable") from None
+        except grpc.aio.AioRpcError as error:
+            raise _meaning(error, late_blamed=patience_s >= self.timeouts.connect_s) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise NotServed("lost") from None  # its channel was closed: the peer left
+        return answer
+
+
+def _share(left_s: float | None, limit_s: float) -> float:
+    return limit_s if left_s is None else min(limit_s, max(left_s, 0.0) / 2)
+
+
+def _meaning(error: grpc.aio.AioRpcError, *, late_blamed: bool) -> Exception:
+    if any(key == CODE_KEY for key, _ in error.trailing_metadata() or ()):
+        return OwnerAnswered(error)
+    status = error.code()
+    if status in _LOST:
+        return NotServed("lost")
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return NotServed("late", blamed=late_blamed)
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        return NotServed("unknown_method")  # a pod of another version
+    return OwnerAnswered(error)
+
+
+async def _ready(channel: grpc.aio.Channel) -> bool:
+    """Whether there is a connection; no, as soon as an attempt to make one failed."""
+    while True:
+        try:
+            state = channel.get_state(try_to_connect=True)
+            if state is grpc.ChannelConnectivity.READY:
+                return True
+            if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+                return False
+            await channel.wait_for_state_change(state)
+        except grpc.aio.UsageError:
+            return False
