@@ -28,7 +28,7 @@ from toktier_tier.sources import default_cache_dir
 FAMILY = "qwen-3"
 TENANT = "bench"
 SESSIONS, TOKENS = 1_000, 100_000
-MODEL_BAR, FLAT_BAR = 0.15, 0.03
+MODEL_BAR, FLAT_BAR = 0.15, 0.05
 SAMPLE_EVERY_S = 10.0
 PACE_PER_S = 40.0
 """Changes a second during the churn: every session ends once in half an hour, and the machine is left to others."""
