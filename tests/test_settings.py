@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toktier_tier.core.errors import InvalidRequest
 from toktier_tier.core.snapshot import SpecialTokenPolicy
-from toktier_tier.settings import TierSettings, load_settings, parse_settings
+from toktier_tier.settings import ClientSettings, TierSettings, load_settings, parse_settings
 
 SMALLEST = b"tokenizers: [{name: a, source: /tokenizer.json}]"
 
@@ -33,8 +33,22 @@ sessions: {budget_bytes: 5, ttl_s: 7, keep_text: false}
 shadow: {rate: 1, samples: /s, redact: false}
 upstream: {urls: ["http://u:1"], total_s: 9.5}
 telemetry: {otlp: "c:4317", trace_ratio: 0.5}
+security:
+  tokens: /t
+  anonymous_tenant: all
+  open_metrics: false
+  tls:
+    certificate: /c
+    key: /k
+    client_ca: /a
+    tenant_from: uri
+    clients: [{name: "spiffe://x/pods", tenant: tier, roles: [peer]}]
+limits: {tenant_requests: 5, ids_s: 2, body_bytes: 1000}
 """
     )
+    assert settings.security.tls.clients == (ClientSettings("spiffe://x/pods", "tier", ("peer",)),)
+    assert (settings.security.tokens, settings.security.open_metrics) == ("/t", False)
+    assert (settings.limits.tenant_requests, settings.limits.ids_s, settings.limits.body_bytes) == (5, 2.0, 1_000)
     assert settings.grpc == "0.0.0.0:1"
     assert settings.tokenizers[0].models == ("m", "n")
     assert settings.tokenizers[0].special_tokens is SpecialTokenPolicy.TEMPLATE
@@ -57,6 +71,16 @@ telemetry: {otlp: "c:4317", trace_ratio: 0.5}
         (SMALLEST + b"\nthreads: true", "settings.type", "threads"),
         (SMALLEST + b"\nthreads: -1", "settings.value", "threads"),
         (SMALLEST + b"\nshadow: {rate: 1.5}", "settings.value", "shadow.rate"),
+        (SMALLEST + b"\nsecurity: {tls: {key: /k}}", "settings.value", "security.tls"),
+        (SMALLEST + b"\nsecurity: {tls: {client_ca: /k}}", "settings.value", "client_ca"),
+        (SMALLEST + b"\nsecurity: {tls: {certificate: /c, key: /k, client_ca: /a}}", "settings.value", "tenant_from"),
+        (SMALLEST + b"\nsecurity: {tls: {tenant_from: cn}}", "settings.value", "client_ca"),
+        (SMALLEST + b"\nsecurity: {tls: {tenant_from: san}}", "settings.value", "tenant_from"),
+        (SMALLEST + b"\nsecurity: {tls: {clients: [{name: a}]}}", "settings.missing", "clients[0].tenant"),
+        (SMALLEST + b"\nlimits: {tenant_bytes: 1000}", "settings.value", "limits.tenant_bytes"),
+        (SMALLEST + b"\nlimits: {requests: 0}", "settings.value", "limits.requests"),
+        (SMALLEST + b"\nupstream: {api_key_file: /k, protocol: smg}", "settings.value", "api_key_file"),
+        (SMALLEST + b"\nupstream: {api_key_file: /k, pass_authorization: true}", "settings.value", "api_key_file"),
         (b"a: [", "settings.not_yaml", ""),
         (b"\xff\xfe\x00", "settings.not_yaml", ""),
         (b"a: !!python/object/apply:os.system [x]", "settings.not_yaml", ""),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toktier_tier.core.errors import InvalidRequest
+from toktier_tier.core.errors import InvalidRequest, InvalidText
 from toktier_tier.engine.body import JsonBody
 from workshop import examples
 
@@ -116,3 +116,49 @@ def test_a_key_the_client_set_itself_is_neither_doubled_nor_lost() -> None:
     with pytest.raises(InvalidRequest) as caught:
         body.replaced("prompt", "prompt", b"[]")
     assert caught.value.code == "body.lacks_member"
+
+
+@pytest.mark.parametrize(
+    ("raw", "offset"),
+    [(b"\xff{}", 0), (b'{"a": "\xc3\xa9\xed\xa0\x80"}', 9), (b'{"a": "x\xc3"}', 8), (b'{"a": 1}\xfe', 8)],
+)
+def test_bytes_that_are_no_utf_8_are_refused_with_their_offset(raw: bytes, offset: int) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        JsonBody.parse(raw)
+    assert (caught.value.code, caught.value.details) == ("body.not_utf8", {"offset_bytes": offset})
+
+
+@pytest.mark.parametrize(
+    ("raw", "offset"),
+    [
+        (rb'{"a": "\ud800"}', 0),
+        (rb'{"a": "ab\uDFFF"}', 2),
+        (rb'{"a": [{"b": "\u00e9\ud83d\ude00\ud83d x"}]}', 2),
+        (rb'{"a": {"x\udead": 1}}', 1),
+        (rb'{"k\ud912": 1}', 1),
+        (rb'{"a": "\ude00\ud83d"}', 0),
+        ('{"a": "é😀\\ud800"}'.encode(), 2),
+    ],
+)
+def test_lone_surrogates_are_refused_with_their_offset_in_the_string(raw: bytes, offset: int) -> None:
+    with pytest.raises(InvalidText) as caught:
+        JsonBody.parse(raw)
+    assert (caught.value.code, caught.value.details) == ("text.lone_surrogate", {"offset_chars": offset})
+
+
+@pytest.mark.parametrize("raw", [rb'{"a": "\\ud800"}', rb'{"a": "\ud83d\ude00"}', rb'{"\ud83d\ude00": ["\\\\ud800"]}'])
+def test_pairs_and_backslashes_are_no_lone_surrogates(raw: bytes) -> None:
+    assert JsonBody.parse(raw).fields == json.loads(raw)
+
+
+@settings(max_examples=examples(300))
+@given(st.dictionaries(st.text(max_size=4), VALUES | st.text(st.characters(categories=["Cs", "L"]), max_size=6)))
+def test_a_body_is_refused_exactly_if_one_of_its_strings_has_no_utf_8(fields: dict[str, Any]) -> None:
+    raw = json.dumps(fields).encode()
+    try:
+        json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        with pytest.raises(InvalidText):
+            JsonBody.parse(raw)
+    else:
+        assert JsonBody.parse(raw).fields == fields

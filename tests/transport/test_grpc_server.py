@@ -32,8 +32,9 @@ from toktier_tier.core.errors import (
 from toktier_tier.core.values import Reason, Route
 from toktier_tier.transport.grpc_server import SERVICE
 from toktier_tier.transport.status import error_of
+from toktier_tier.transport.tenants import ANONYMOUS_TENANT
 from toktier_tier.transport.v1 import toktier_pb2 as pb
-from toktier_tier.transport.work import INLINE_CHARS, TENANT, Work
+from toktier_tier.transport.work import INLINE_CHARS, Work
 from workshop import examples, family_tier, random_text, sample_text, text_parts
 
 FAMILY = "gpt2-novelai"
@@ -214,7 +215,7 @@ def test_more_long_calls_than_the_bound_are_turned_away() -> None:
 
 def test_a_held_session_keeps_nobody_else_waiting(server: GrpcTier, client: TierClient) -> None:
     client.open("held", "text")
-    live = server.sessions._find(server.sessions._key(TENANT, "held"))
+    live = server.sessions._find(server.sessions._key(ANONYMOUS_TENANT, "held"))
     answers: list[Any] = []
     with live.lock:  # as a long call on another thread would
         waiting = client._stub.Append.future(pb.AppendRequest(session="held", delta=" more"), timeout=30)

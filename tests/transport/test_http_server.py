@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
 
+from servers import TEMPLATE, Engine, OnThread, rendered
 from toktier_tier.core.snapshot import SpecialTokenPolicy
 from toktier_tier.engine.chat_template import ChatRenderer
 from toktier_tier.engine.sglang_http import SGLangHttp
@@ -31,91 +26,12 @@ from toktier_tier.telemetry import Telemetry
 from toktier_tier.transport.agreement import agrees
 from toktier_tier.transport.http_server import HttpServer
 from toktier_tier.transport.prompts import Prompts
-from toktier_tier.transport.work import TENANT, Work
+from toktier_tier.transport.tenants import ANONYMOUS_TENANT
+from toktier_tier.transport.work import Work
 from workshop import family_tier, fresh_tokenizer
 
 FAMILY = "gpt2-novelai"
-TEMPLATE = (
-    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>\n{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
-)
 TIMEOUTS = Timeouts(connect_s=2.0, first_byte_s=3.0, idle_s=3.0, total_s=6.0)
-
-
-class OnThread:
-    """An ASGI application served by uvicorn on a loopback port, on a thread of its own."""
-
-    def __init__(self, app: Any) -> None:
-        self._socket = socket.socket()
-        self._socket.bind(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self._server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1))
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.005)
-
-    def _run(self) -> None:
-        asyncio.run(self._server.serve([self._socket]))
-
-    def stop(self) -> None:
-        self._server.should_exit = True
-        self._thread.join(10)
-
-
-class Engine:
-    """What SGLang does with a request, seen from outside. `ignores_ids`: as its Rust server does."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[str, dict[str, Any], dict[str, str]]] = []
-        self.ignores_ids = False
-        self.left = threading.Event()
-        paths = ("/v1/chat/completions", "/v1/completions", "/generate", "/v1/messages")
-        routes = [Route(path, self._answer, methods=["POST"]) for path in paths]
-        tokenize = Route("/v1/tokenize", self._tokenize, methods=["POST"])
-        self.app = Starlette(routes=[*routes, tokenize, Route("/v1/models", self._models)])
-        self.tokenized: Callable[[list[dict[str, Any]]], Any] = lambda messages: None
-
-    async def _tokenize(self, request: Request) -> Response:
-        found = self.tokenized(json.loads(await request.body())["messages"])
-        return JSONResponse({"tokens": found}) if found is not None else JSONResponse({"error": "x"}, 400)
-
-    async def _models(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": "the engine's"}]})
-
-    async def _answer(self, request: Request) -> Response:
-        body = json.loads(await request.body())
-        self.requests.append((request.url.path, body, dict(request.headers)))
-        ids = body.get("input_ids") or body.get("prompt")
-        counted = len(ids) if isinstance(ids, list) and not self.ignores_ids else 7_777
-        if body.get("stream"):
-            return _Watched(self.left, self._stream(body, counted), media_type="text/event-stream")
-        if request.url.path == "/generate":
-            return JSONResponse({"text": "é", "meta_info": {"prompt_tokens": counted}})
-        return JSONResponse({"id": "x", "usage": {"prompt_tokens": counted, "completion_tokens": 1}})
-
-    async def _stream(self, body: dict[str, Any], counted: int) -> AsyncIterator[bytes]:
-        yield b'data: {"choices":[{"delta":{"content":"\\u00e9"}}]}\n\n'
-        if body.get("endless"):
-            while True:
-                await asyncio.sleep(0.02)
-                yield b": still here\n\n"
-        usage = json.dumps({"usage": {"prompt_tokens": counted}}).encode()
-        yield b"data: " + usage + b"\n\ndata: [DONE]\n\n"
-
-
-class _Watched(StreamingResponse):
-    """Tells when its client has it whole or is gone."""
-
-    def __init__(self, left: threading.Event, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
-        self._left = left
-
-    async def __call__(self, *arguments: Any) -> None:
-        try:
-            await super().__call__(*arguments)
-        finally:
-            self._left.set()
 
 
 class Running:
@@ -193,11 +109,6 @@ def running(**options: Any) -> Iterator[Running]:
 def server() -> Iterator[Running]:
     with running() as found:
         yield found
-
-
-def rendered(messages: list[dict[str, str]]) -> str:
-    parts = [f"<{each['role']}>{each['content']}</{each['role']}>\n" for each in messages]
-    return "".join(parts) + "<assistant>"
 
 
 def conversation(turns: int, *, about: str = "trees") -> list[dict[str, str]]:
@@ -438,7 +349,7 @@ def test_the_engine_is_asked_whether_it_makes_the_same_of_chats(
     async def ask() -> bool | None:
         engine = SGLangHttp(Upstreams([server.upstream]), timeouts=TIMEOUTS)
         try:
-            return await agrees(server.prompts, engine, "some/model", TENANT)
+            return await agrees(server.prompts, engine, "some/model", ANONYMOUS_TENANT)
         finally:
             await engine.aclose()
 

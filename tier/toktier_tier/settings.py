@@ -49,7 +49,10 @@ class TokenizerSettings:
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
+    """budget_bytes: of each tokenizer's sessions; tenant_budget_bytes: of one tenant's, 0 for all of it."""
+
     budget_bytes: int = 1 << 30
+    tenant_budget_bytes: int = 0
     ttl_s: float = 3_600.0
     keep_text: bool = True
     max_text_chars: int = 64 << 20
@@ -79,6 +82,8 @@ class UpstreamSettings:
     """The SGLang servers behind the tier; without URLs only IDs are served.
 
     protocol: http (URLs), or smg or native for SGLang's two gRPC services (host:port), which take `/generate` only.
+    api_key_file: SGLang's own key, sent with every request; pass_authorization: send the client's `Authorization`
+    also where the tier itself checks tokens (it always goes on where the tier doesn't and has no key of its own).
     """
 
     urls: tuple[str, ...] = ()
@@ -87,10 +92,14 @@ class UpstreamSettings:
     first_byte_s: float = 600.0
     idle_s: float = 120.0
     total_s: float = 3_600.0
+    api_key_file: str = ""
+    pass_authorization: bool = False
 
     def __post_init__(self) -> None:
         if self.protocol not in ("http", "smg", "native"):
             raise InvalidRequest("settings.value", "upstream.protocol is http, smg or native")
+        if self.api_key_file and (self.protocol != "http" or self.pass_authorization):
+            raise InvalidRequest("settings.value", "upstream.api_key_file is for http, in the place of the client's")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,85 @@ class TelemetrySettings:
     otlp: str = ""
     otlp_insecure: bool = True
     trace_ratio: float = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """name: the common name or a URI of a client's certificate; roles: user or peer."""
+
+    name: str
+    tenant: str
+    roles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """PEM files: `certificate` (with its chain) and `key` for TLS, `client_ca` for mTLS.
+
+    tenant_from: cn or uri names the tenant of every client; otherwise `clients` list who is let in.
+    """
+
+    certificate: str = ""
+    key: str = ""
+    client_ca: str = ""
+    tenant_from: str = ""
+    clients: tuple[ClientSettings, ...] = ()
+
+    def __post_init__(self) -> None:
+        if bool(self.certificate) != bool(self.key):
+            raise InvalidRequest("settings.value", "security.tls has a certificate and its key, or neither")
+        if self.client_ca and not self.certificate:
+            raise InvalidRequest("settings.value", "security.tls.client_ca needs a certificate of the tier's own")
+        if self.tenant_from not in ("", "cn", "uri"):
+            raise InvalidRequest("settings.value", "security.tls.tenant_from is cn or uri")
+        if (self.tenant_from or self.clients) and not self.client_ca:
+            raise InvalidRequest("settings.value", "clients are told apart by certificates of security.tls.client_ca")
+
+
+@dataclass(frozen=True, slots=True)
+class SecuritySettings:
+    """tokens: a file of digests (see `transport.tokens`); open_metrics: whether /metrics needs no credential.
+
+    Without tokens and client certificates everybody is `anonymous_tenant`.
+    """
+
+    tokens: str = ""
+    anonymous_tenant: str = "default"
+    open_metrics: bool = True
+    tls: TlsSettings = field(default_factory=TlsSettings)
+
+    def __post_init__(self) -> None:
+        tls = self.tls
+        if tls.client_ca and not (self.tokens or tls.tenant_from or tls.clients):
+            raise InvalidRequest("settings.value", "security.tls.client_ca goes with tenant_from, clients or tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """requests, tenant_requests: under way at once, of all and of one tenant; tenant_bytes: of one tenant's requests
+    body_bytes, message_bytes: the largest HTTP body and gRPC message
+    body_s: how long a body may take to come; ids_s: how long an HTTP request may wait for its IDs
+    connections, header_bytes, header_s, keep_alive_s: of the HTTP port
+    """
+
+    requests: int = 8_192
+    tenant_requests: int = 4_096
+    tenant_bytes: int = 1 << 30
+    body_bytes: int = 256 << 20
+    message_bytes: int = 256 << 20
+    body_s: float = 60.0
+    ids_s: float = 60.0
+    connections: int = 8_192
+    header_bytes: int = 64 << 10
+    header_s: float = 30.0
+    keep_alive_s: int = 75
+
+    def __post_init__(self) -> None:
+        if self.tenant_bytes < max(self.body_bytes, self.message_bytes):
+            raise InvalidRequest("settings.value", "limits.tenant_bytes is less than one request may have")
+        for name in ("requests", "tenant_requests", "body_s", "ids_s", "connections", "header_bytes", "header_s"):
+            if not getattr(self, name):
+                raise InvalidRequest("settings.value", f"limits.{name} is more than none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +203,8 @@ class TierSettings:
     shadow: ShadowSettings = field(default_factory=ShadowSettings)
     upstream: UpstreamSettings = field(default_factory=UpstreamSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
 
     def __post_init__(self) -> None:
         if not self.tokenizers:

@@ -10,8 +10,8 @@ an append. Everything else, which is read when the page is asked for, is an Open
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from opentelemetry import propagate, trace
@@ -24,6 +24,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from prometheus_client import CollectorRegistry, GCCollector, Histogram, ProcessCollector, generate_latest
 
+from .core.errors import TierError
 from .core.values import Patch
 from .sessions.registry import Served
 
@@ -124,13 +125,21 @@ class Telemetry:
         if self._tracer is None:
             return _NO_SPAN
         context = propagate.extract(dict(carrier()))
-        return self._tracer.start_as_current_span(name, context, trace.SpanKind.SERVER)
+        return _by_code(
+            self._tracer.start_as_current_span(
+                name, context, trace.SpanKind.SERVER, record_exception=False, set_status_on_exception=False
+            )
+        )
 
     def span(self, name: str, **attributes: str | int | float) -> AbstractContextManager[Any]:
         """A step within the current request; nothing unless that is sampled."""
         if self._tracer is None or not trace.get_current_span().is_recording():
             return _NO_SPAN
-        return self._tracer.start_as_current_span(name, attributes=attributes)
+        return _by_code(
+            self._tracer.start_as_current_span(
+                name, attributes=attributes, record_exception=False, set_status_on_exception=False
+            )
+        )
 
     def headers(self) -> dict[str, str]:
         """W3C context of the current span, for what the tier calls."""
@@ -143,6 +152,18 @@ class Telemetry:
         if self._traces is not None:
             self._traces.shutdown()
         self._meters.shutdown()
+
+
+@contextmanager
+def _by_code(opened: AbstractContextManager[trace.Span]) -> Generator[trace.Span, None, None]:
+    """The span of `opened`; what ends it early is noted by its code: a message may quote a user's text."""
+    with opened as span:
+        try:
+            yield span
+        except Exception as error:
+            code = error.code if isinstance(error, TierError) else type(error).__name__
+            span.set_status(trace.Status(trace.StatusCode.ERROR, code))
+            raise
 
 
 def silent() -> Telemetry:
@@ -174,3 +195,20 @@ def registry_meters(telemetry: Telemetry, registry: Iterable[Served]) -> None:
             for event, count in each.sessions.counts().items()
         ],
     )
+
+
+def security_meters(
+    telemetry: Telemetry, counts: Callable[[], Mapping[str, Mapping[str, int]]], requests: Callable[[], int]
+) -> None:
+    """Requests under way, refusals of credentials and limits, and files read again, by kind and reason."""
+    telemetry.watch(
+        "toktier.security.events",
+        "{event}",
+        "refused credentials and loads, files read again",
+        lambda: [
+            (count, {"kind": kind, "reason": reason})
+            for kind, by_reason in counts().items()
+            for reason, count in list(by_reason.items())
+        ],
+    )
+    telemetry.watch("toktier.requests", "{request}", "requests under way", lambda: [(requests(), {})])

@@ -5,10 +5,13 @@ with TierClient("localhost:50051") as tier:
     session = tier.open("agent-1", "some text")
     session.append(" and more")
     session.ids  # numpy uint32
+
+With credentials: TierClient("tier:50051", token=TOKEN, tls=Tls(ca="ca.pem")).
 """
 
 from .aio import AsyncSession, AsyncTierClient
 from .buffer import IdBuffer
+from .requests import Tls
 from .sync import Session, TierClient
 
-__all__ = ["AsyncSession", "AsyncTierClient", "IdBuffer", "Session", "TierClient"]
+__all__ = ["AsyncSession", "AsyncTierClient", "IdBuffer", "Session", "TierClient", "Tls"]

@@ -21,10 +21,24 @@ class AsyncTierClient:
     """One channel to a tier, for one event loop. Raises what `TierClient` raises."""
 
     def __init__(
-        self, address: str, *, model: str = "", timeout_s: float = requests.DEFAULT_TIMEOUT_S, channel: Any = None
+        self,
+        address: str,
+        *,
+        model: str = "",
+        timeout_s: float = requests.DEFAULT_TIMEOUT_S,
+        token: str = "",
+        tls: requests.Tls | None = None,
+        channel: Any = None,
     ) -> None:
         self.model, self.timeout_s = model, timeout_s
-        self._channel = channel or grpc.aio.insecure_channel(address, options=MESSAGE_LIMITS)
+        self._metadata = requests.metadata(token)
+        if channel is not None:
+            self._channel = channel
+        elif tls is not None:
+            options = (*MESSAGE_LIMITS, *tls.options())
+            self._channel = grpc.aio.secure_channel(address, tls.credentials(), options=options)
+        else:
+            self._channel = grpc.aio.insecure_channel(address, options=MESSAGE_LIMITS)
         self._stub = TokenizerServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     async def encode(self, text: str) -> Ids:
@@ -46,7 +60,7 @@ class AsyncTierClient:
 
     async def call(self, method: Callable[..., Any], request: Any) -> Any:
         try:
-            return await method(request, timeout=self.timeout_s)
+            return await method(request, timeout=self.timeout_s, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from None
 

@@ -2,9 +2,49 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from ..core.errors import InvalidRequest
 from ..transport.v1 import toktier_pb2 as pb
 
 DEFAULT_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files: `ca` that the tier's certificate must be of (default: the usual authorities), and the client's own
+    `certificate` and `key` where the tier asks for one. `server_name`: the name in the tier's certificate, if the
+    address is another."""
+
+    ca: str | Path | None = None
+    certificate: str | Path | None = None
+    key: str | Path | None = None
+    server_name: str = ""
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Raises `InvalidRequest` (`client.tls`) for files that can't be read."""
+        try:
+            ca, key, certificate = (
+                Path(path).read_bytes() if path is not None else None for path in (self.ca, self.key, self.certificate)
+            )
+        except OSError as error:
+            raise InvalidRequest("client.tls", f"a TLS file can't be read: {error.strerror}") from None
+        return grpc.ssl_channel_credentials(ca, key, certificate)
+
+    def options(self) -> tuple[tuple[str, str], ...]:
+        return (("grpc.ssl_target_name_override", self.server_name),) if self.server_name else ()
+
+
+def metadata(token: str) -> tuple[tuple[str, str], ...] | None:
+    """Raises `InvalidRequest` (`client.token`) for what can't be sent as one."""
+    if not token:
+        return None
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise InvalidRequest("client.token", "a token is printable ASCII without blanks")
+    return (("authorization", f"Bearer {token}"),)
 
 
 def encode(model: str, session: str, text: str, expected: int | None) -> pb.EncodeRequest:

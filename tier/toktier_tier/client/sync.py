@@ -21,14 +21,28 @@ class TierClient:
     """One channel to a tier. Thread-safe; its sessions are for one thread each.
 
     Every call raises the tier's own coded errors (`core.errors`), and `EnvironmentFault` (`grpc.*`) where the tier
-    isn't reached within `timeout_s`.
+    isn't reached within `timeout_s`. `token` is the bearer token to show; send one over TLS only.
     """
 
     def __init__(
-        self, address: str, *, model: str = "", timeout_s: float = requests.DEFAULT_TIMEOUT_S, channel: Any = None
+        self,
+        address: str,
+        *,
+        model: str = "",
+        timeout_s: float = requests.DEFAULT_TIMEOUT_S,
+        token: str = "",
+        tls: requests.Tls | None = None,
+        channel: Any = None,
     ) -> None:
         self.model, self.timeout_s = model, timeout_s
-        self._channel = channel or grpc.insecure_channel(address, options=MESSAGE_LIMITS)
+        self._metadata = requests.metadata(token)
+        if channel is not None:
+            self._channel = channel
+        elif tls is not None:
+            options = (*MESSAGE_LIMITS, *tls.options())
+            self._channel = grpc.secure_channel(address, tls.credentials(), options=options)
+        else:
+            self._channel = grpc.insecure_channel(address, options=MESSAGE_LIMITS)
         self._stub = TokenizerServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     def encode(self, text: str) -> Ids:
@@ -53,7 +67,7 @@ class TierClient:
 
     def call(self, method: Callable[..., Any], request: Any) -> Any:
         try:
-            return method(request, timeout=self.timeout_s)
+            return method(request, timeout=self.timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise error_of(error) from None
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import InvalidRequest
+from ..core.values import check_text
 
 _BLANKS = re.compile(r"[ \t\n\r]*")
 _DECODER = json.JSONDecoder()
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Written as an escape; in UTF-8 itself there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +42,19 @@ class JsonBody:
 
     @classmethod
     def parse(cls, raw: bytes) -> JsonBody:
-        """Raises `InvalidRequest` (`body.not_utf8`, `body.not_json`, `body.not_object`, `body.repeated_key`)."""
+        """Raises `InvalidRequest` (`body.not_utf8` with the offset in bytes, `body.not_json`, `body.not_object`,
+        `body.repeated_key`) and `InvalidText` (`text.lone_surrogate` with the offset in characters of its string)."""
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InvalidRequest("body.not_utf8", "the request's body isn't UTF-8") from error
+            raise InvalidRequest("body.not_utf8", "the request's body isn't UTF-8", offset_bytes=error.start) from None
         try:
             fields, members, close = _scan(text)
         except (ValueError, RecursionError) as error:
             raise InvalidRequest("body.not_json", "the request's body isn't JSON") from error
+        if _SURROGATE.search(raw) is not None:
+            for string in _strings(fields):
+                check_text(string)
         if not text.isascii():
             members = _in_bytes(text, members)
             close = len(raw) - (len(text) - close)  # only blanks follow
@@ -78,6 +85,20 @@ class JsonBody:
         """The body with `parts` in the place of [start, end): one copy, whatever its length."""
         whole = memoryview(self.raw)
         return b"".join((whole[:start], *parts, whole[end:]))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All strings and keys in `value`, which may be nested as deep as the parser allows; in order."""
+    stack = [value]
+    while stack:
+        found = stack.pop()
+        if isinstance(found, str):
+            yield found
+        elif isinstance(found, dict):
+            for key in reversed(found):
+                stack += (found[key], key)
+        elif isinstance(found, list):
+            stack += reversed(found)
 
 
 def _skip(text: str, at: int) -> int:

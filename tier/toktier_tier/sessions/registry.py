@@ -32,7 +32,10 @@ class Registry:
         self._by_name: dict[str, Served] = {}
         for each in served:
             for key in dict.fromkeys((each.name, each.tokenizer.fingerprint, *each.models)):
-                if key in self._by_name:
+                other = self._by_name.get(key)
+                if other is not None and key == each.tokenizer.fingerprint and other.tokenizer is each.tokenizer:
+                    continue  # one snapshot under several names: its fingerprint means the first
+                if other is not None:
                     raise InvalidRequest("registry.duplicate", f"two tokenizers are called {key!r}")
                 self._by_name[key] = each
 

@@ -1,12 +1,13 @@
 """`toktier.v1.TokenizerService` over grpc.aio.
 
 Guarantees: every answer carries revision, route, reason and certificate; every deliberate error becomes a status
-with its code in the trailing metadata, anything else `internal`; a call that fails has changed nothing.
+with its code in the trailing metadata, anything else `internal`; a call that fails has changed nothing. A call is
+worked on for the tenant of its credential only, within the limits, and before its deadline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Any
 
@@ -17,29 +18,58 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
 
-from ..core.errors import InvalidRequest, TierError
+from ..core.errors import EnvironmentFault, InvalidRequest, TierError
 from ..core.values import Patch
 from ..sessions.registry import Registry, Served
 from ..telemetry import Telemetry, silent
-from .messages import MESSAGE_LIMITS, bytes_of, fill, ids_of
-from .status import grpc_status, metadata_of, told
+from .identity import Identities
+from .limits import Limits
+from .messages import MAX_MESSAGE_BYTES, bytes_of, fill, ids_of, message_limits
+from .status import Late, PermissionDenied, grpc_status, metadata_of, told
+from .tls import ServerTls
 from .v1 import toktier_pb2 as pb
-from .work import TENANT, Work
+from .work import Work
 
 _DESCRIPTOR = pb.DESCRIPTOR.services_by_name["TokenizerService"]
 SERVICE = _DESCRIPTOR.full_name
-OPTIONS = (*MESSAGE_LIMITS, ("grpc.so_reuseport", 0))
+STREAMS = 1_024
+"""Calls at once on one connection; more wait at the client."""
+STARTING = EnvironmentFault("tier.starting", "the tier isn't ready yet")
+FOR_PEERS = frozenset({"Handoff"})
+"""What only other pods may call, where callers are told apart."""
 Context = grpc.aio.ServicerContext[Any, Any]
+Call = Callable[[bytes, Context], Awaitable[bytes]]
+
+
+def options(message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[tuple[str, int], ...]:
+    """Of a server that takes messages of up to `message_bytes`."""
+    limits = message_limits(message_bytes, MAX_MESSAGE_BYTES)
+    return (*limits, ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", STREAMS))
+
+
+OPTIONS = options()
 
 
 class TokenizerServicer:
-    """The calls, by the names of the interface. One object serves all requests of an event loop."""
+    """The calls, by the names of the interface, each for a tenant. One object serves all requests of an event loop.
 
-    def __init__(self, registry: Registry, work: Work, telemetry: Telemetry | None = None) -> None:
+    identities, limits   by default everybody is one tenant, within the default bounds
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        work: Work,
+        telemetry: Telemetry | None = None,
+        *,
+        identities: Identities | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         self.registry, self.work = registry, work
         self.telemetry = telemetry or silent()
+        self.identities, self.limits = identities or Identities(), limits or Limits()
 
-    async def Encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
+    async def Encode(self, request: pb.EncodeRequest, tenant: str) -> pb.EncodeResponse:
         served = self.registry.find(request.model)
         text, session = request.text, request.session
         if session:
@@ -48,7 +78,7 @@ class TokenizerServicer:
                 "Encode",
                 served,
                 len(text),
-                lambda wait: served.sessions.full_text(TENANT, session, text, expected_revision=expected, wait=wait),
+                lambda wait: served.sessions.full_text(tenant, session, text, expected_revision=expected, wait=wait),
             )
         else:
             patch = await self._patch("Encode", served, len(text), lambda wait: served.sessions.encode(text))
@@ -56,17 +86,17 @@ class TokenizerServicer:
         fill(answer.patch, patch)
         return answer
 
-    async def OpenSession(self, request: pb.OpenSessionRequest) -> pb.OpenSessionResponse:
+    async def OpenSession(self, request: pb.OpenSessionRequest, tenant: str) -> pb.OpenSessionResponse:
         served = self.registry.find(request.model)
         text = request.text
         patch = await self._patch(
-            "OpenSession", served, len(text), lambda wait: served.sessions.open(TENANT, request.session, text)
+            "OpenSession", served, len(text), lambda wait: served.sessions.open(tenant, request.session, text)
         )
         answer = pb.OpenSessionResponse()
         fill(answer.patch, patch)
         return answer
 
-    async def Append(self, request: pb.AppendRequest) -> pb.AppendResponse:
+    async def Append(self, request: pb.AppendRequest, tenant: str) -> pb.AppendResponse:
         served = self.registry.find(request.model)
         delta = request.delta
         expected = request.expected_revision if request.HasField("expected_revision") else None
@@ -74,13 +104,13 @@ class TokenizerServicer:
             "Append",
             served,
             len(delta),
-            lambda wait: served.sessions.append(TENANT, request.session, delta, expected_revision=expected, wait=wait),
+            lambda wait: served.sessions.append(tenant, request.session, delta, expected_revision=expected, wait=wait),
         )
         answer = pb.AppendResponse()
         fill(answer.patch, patch)
         return answer
 
-    async def Edit(self, request: pb.EditRequest) -> pb.EditResponse:
+    async def Edit(self, request: pb.EditRequest, tenant: str) -> pb.EditResponse:
         served = self.registry.find(request.model)
         expected = request.expected_revision if request.HasField("expected_revision") else None
         patch = await self._patch(
@@ -88,7 +118,7 @@ class TokenizerServicer:
             served,
             len(request.replacement),
             lambda wait: served.sessions.edit(
-                TENANT,
+                tenant,
                 request.session,
                 request.start_chars,
                 request.stop_chars,
@@ -101,20 +131,20 @@ class TokenizerServicer:
         fill(answer.patch, patch)
         return answer
 
-    async def CloseSession(self, request: pb.CloseSessionRequest) -> pb.CloseSessionResponse:
+    async def CloseSession(self, request: pb.CloseSessionRequest, tenant: str) -> pb.CloseSessionResponse:
         served = self.registry.find(request.model)
-        return pb.CloseSessionResponse(closed=served.sessions.close(TENANT, request.session))
+        return pb.CloseSessionResponse(closed=served.sessions.close(tenant, request.session))
 
-    async def GetSession(self, request: pb.GetSessionRequest) -> pb.GetSessionResponse:
+    async def GetSession(self, request: pb.GetSessionRequest, tenant: str) -> pb.GetSessionResponse:
         served = self.registry.find(request.model)
         sessions, session = served.sessions, request.session
 
         def get() -> pb.GetSessionResponse:
-            state = sessions.export(TENANT, session) if request.include_state else b""
+            state = sessions.export(tenant, session) if request.include_state else b""
             if request.include_ids:
-                info, ids = sessions.snapshot(TENANT, session)
+                info, ids = sessions.snapshot(tenant, session)
             else:
-                info, ids = sessions.info(TENANT, session), None
+                info, ids = sessions.info(tenant, session), None
             return pb.GetSessionResponse(
                 revision=info.revision,
                 text_chars=info.chars,
@@ -126,7 +156,7 @@ class TokenizerServicer:
 
         return await self.work.in_thread(get)
 
-    async def Decode(self, request: pb.DecodeRequest) -> pb.DecodeResponse:
+    async def Decode(self, request: pb.DecodeRequest, tenant: str) -> pb.DecodeResponse:
         served = self.registry.find(request.model)
         ids = ids_of(request.ids)
         if len(ids) and int(ids.max()) >= served.tokenizer.reference.id_limit:
@@ -135,12 +165,12 @@ class TokenizerServicer:
         text = await self.work.in_thread(lambda: served.tokenizer.reference.decode(ids, skip_special_tokens=skip))
         return pb.DecodeResponse(text=text)
 
-    async def ListSnapshots(self, request: pb.ListSnapshotsRequest) -> pb.ListSnapshotsResponse:
+    async def ListSnapshots(self, request: pb.ListSnapshotsRequest, tenant: str) -> pb.ListSnapshotsResponse:
         return pb.ListSnapshotsResponse(snapshots=[_snapshot(served) for served in self.registry])
 
-    async def Handoff(self, request: pb.HandoffRequest) -> pb.HandoffResponse:
+    async def Handoff(self, request: pb.HandoffRequest, tenant: str) -> pb.HandoffResponse:
         served = self.registry.find(request.model)
-        info = await self.work.in_thread(lambda: served.sessions.restore(TENANT, request.session, request.state))
+        info = await self.work.in_thread(lambda: served.sessions.restore(tenant, request.session, request.state))
         return pb.HandoffResponse(revision=info.revision, text_chars=info.chars, tokens=info.tokens)
 
     async def _patch(self, method: str, served: Served, chars: int, call: Callable[[bool], Patch]) -> Patch:
@@ -176,13 +206,27 @@ def _rpc(servicer: TokenizerServicer, method: MethodDescriptor) -> grpc.RpcMetho
     parse = getattr(pb, method.input_type.name).FromString
     telemetry, span = servicer.telemetry, f"{SERVICE}/{method.name}"
     tracing = telemetry.tracing
+    identify, anonymous = servicer.identities.of_call, servicer.identities.anonymous
+    enter, leave = servicer.limits.enter, servicer.limits.leave
+    peers_only = method.name in FOR_PEERS and anonymous is None
 
     async def call(data: bytes, context: Context) -> bytes:
         try:
-            if not tracing:
-                return (await handle(parse(data))).SerializeToString()  # type: ignore[no-any-return]
-            with telemetry.receive(span, lambda: _carrier(context)):
-                return (await handle(parse(data))).SerializeToString()  # type: ignore[no-any-return]
+            who = anonymous or identify(context.invocation_metadata(), context.auth_context)
+            if peers_only and not who.peer:
+                raise PermissionDenied("auth.peers_only", "only other pods of the tier may call this")
+            size = len(data)
+            load = enter(who.tenant, size)
+            try:
+                if context.time_remaining() == 0:
+                    raise Late("tier.late", "the deadline was over before the call was worked on")
+                # Known who, within the limits, in time: here a call may still go to the pod that owns its session.
+                if not tracing:
+                    return (await handle(parse(data), who.tenant)).SerializeToString()  # type: ignore[no-any-return]
+                with telemetry.receive(span, lambda: _carrier(context)):
+                    return (await handle(parse(data), who.tenant)).SerializeToString()  # type: ignore[no-any-return]
+            finally:
+                leave(load, size)
         except DecodeError:
             found: TierError = InvalidRequest("request.malformed", f"no {method.input_type.name}")
         except Exception as error:
@@ -194,30 +238,79 @@ def _rpc(servicer: TokenizerServicer, method: MethodDescriptor) -> grpc.RpcMetho
     return grpc.unary_unary_rpc_method_handler(call)
 
 
+async def _starting(data: bytes, context: Context) -> bytes:
+    await context.abort(grpc.StatusCode.UNAVAILABLE, str(STARTING), metadata_of(STARTING))
+    return b""  # abort has raised
+
+
+class _Methods(grpc.GenericRpcHandler):
+    """The service's calls; until `handlers` are set, all of them are told to come later."""
+
+    def __init__(self) -> None:
+        handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(_starting)
+        self.handlers = {f"/{SERVICE}/{method.name}": handler for method in _DESCRIPTOR.methods}
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        return self.handlers.get(details.method)
+
+
 def _carrier(context: Context) -> dict[str, str]:
     return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
 
 
 class GrpcServer:
-    """The service with health and reflection on one address."""
+    """The service with health and reflection on one address.
 
-    def __init__(self, servicer: TokenizerServicer, address: str) -> None:
-        self._server = grpc.aio.server(options=OPTIONS)
-        methods = {method.name: _rpc(servicer, method) for method in _DESCRIPTOR.methods}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+    Without a servicer it takes calls as one that isn't ready, `NOT_SERVING`, until `serve`. Raises `EnvironmentFault`
+    (`grpc.address`) for an address that can't be had.
+    """
+
+    def __init__(
+        self,
+        servicer: TokenizerServicer | None,
+        address: str,
+        *,
+        tls: ServerTls | None = None,
+        message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._server = grpc.aio.server(options=options(message_bytes))
+        self._methods, self._serving = _Methods(), False
+        self._server.add_generic_rpc_handlers((self._methods,))
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
             (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME), self._server
         )
-        self.port = self._server.add_insecure_port(address)
+        if servicer is not None:
+            self._take(servicer)
+        try:
+            self.port = (
+                self._server.add_insecure_port(address)
+                if tls is None
+                else self._server.add_secure_port(address, tls.grpc_credentials())
+            )
+        except RuntimeError:
+            raise EnvironmentFault("grpc.address", f"can't listen on {address}") from None
 
     async def start(self) -> None:
+        await self._tell()
         await self._server.start()
-        for name in ("", SERVICE):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    async def serve(self, servicer: TokenizerServicer) -> None:
+        """From now on by `servicer`."""
+        self._take(servicer)
+        await self._tell()
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Tell `NOT_SERVING`, take no new calls, let the running ones end within `grace_s`."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
+
+    def _take(self, servicer: TokenizerServicer) -> None:
+        self._methods.handlers = {f"/{SERVICE}/{method.name}": _rpc(servicer, method) for method in _DESCRIPTOR.methods}
+        self._serving = True
+
+    async def _tell(self) -> None:
+        states = health_pb2.HealthCheckResponse
+        for name in ("", SERVICE):
+            await self._health.set(name, states.SERVING if self._serving else states.NOT_SERVING)

@@ -2,15 +2,17 @@
 
 Guarantees: what SGLang gets is the client's body plus the IDs, or, where the tier can't be sure, the body alone
 (counted by reason); replies are streamed through byte for byte; a client that goes away closes the upstream's request;
-every error of the tier's own is JSON with its code, and has changed nothing.
+every error of the tier's own is JSON with its code, and has changed nothing. Sessions are those of the tenant of the
+request's credential; what a request says of tenants otherwise counts for nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from time import time
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -28,15 +30,21 @@ from ..engine.sglang_grpc import SGLangGrpc
 from ..engine.sglang_http import CHAT, COMPLETIONS, GENERATE, SGLangHttp
 from ..telemetry import Telemetry
 from .generate import generate, sampling_of
+from .http_admission import Door, HttpRules, entered_of
+from .identity import Identities
+from .limits import Limits
+from .openapi import description
 from .prompts import Prompt, Prompts
-from .status import http_status, told
+from .status import Late, http_headers, http_status, told
 from .streams import ClosingStream
-from .work import TENANT
+from .tenants import TENANT_KEY
 
-MAX_BODY_BYTES = 256 << 20
 SESSION_HEADER = "x-toktier-session"
-_OWN_HEADERS = frozenset({SESSION_HEADER, "traceparent", "tracestate"})
+_OWN_HEADERS = frozenset({SESSION_HEADER, TENANT_KEY, "traceparent", "tracestate"})
+AUTHORIZATION = "authorization"
+DEFAULT_RULES = HttpRules()
 
+Answer = TypeVar("Answer")
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -52,12 +60,17 @@ class HttpServer:
         telemetry: Telemetry,
         *,
         ready: Callable[[], bool] = lambda: True,
-        max_body_bytes: int = MAX_BODY_BYTES,
+        identities: Identities | None = None,
+        limits: Limits | None = None,
+        rules: HttpRules = DEFAULT_RULES,
     ) -> None:
         self._prompts, self._telemetry = prompts, telemetry
+        self._door = Door(identities or Identities(), limits or Limits(), rules)
+        self._rules = rules
+        self._own_headers = _OWN_HEADERS if rules.pass_authorization else _OWN_HEADERS | {AUTHORIZATION}
         self._engine = engine if isinstance(engine, SGLangHttp) else None
         self._grpc = engine if isinstance(engine, SGLangGrpc) else None
-        self._ready, self._max_body_bytes = ready, max_body_bytes
+        self._ready = ready
         self.passed_through: dict[str, int] = {}
         posts: dict[str, Handler] = {
             CHAT: self._chat,
@@ -70,19 +83,32 @@ class HttpServer:
             "/v1/detokenize": self._detokenize,
             "/v1/messages": self._messages,
         }
-        gets: dict[str, Handler] = {
-            "/v1/models": self._models,
+        opened: dict[str, Handler] = {
             "/health": self._health,
             "/ready": self._readiness,
             "/metrics": self._metrics,
+            "/openapi.json": self._description,
         }
         self.app = Starlette(
             routes=[
-                *(Route(path, self._coded(path, handler), methods=["POST"]) for path, handler in posts.items()),
-                *(Route(path, self._coded(path, handler), methods=["GET"]) for path, handler in gets.items()),
+                *(Route(path, self._coded(path, self._let_in(each)), methods=["POST"]) for path, each in posts.items()),
+                Route("/v1/models", self._coded("/v1/models", self._let_in(self._models)), methods=["GET"]),
+                *(Route(path, self._coded(path, each), methods=["GET"]) for path, each in opened.items()),
             ],
             exception_handlers={404: _not_found, 405: _not_found},
         )
+
+    def _let_in(self, handler: Handler) -> Handler:
+        """For those only who have a credential, and within the limits."""
+
+        async def let_in(request: Request) -> Response:
+            entered = self._door.enter(request)
+            try:
+                return await handler(request)
+            finally:
+                entered.leave()
+
+        return let_in
 
     def _coded(self, path: str, handler: Handler) -> Handler:
         telemetry = self._telemetry
@@ -103,24 +129,24 @@ class HttpServer:
     # --- with SGLang behind -----------------------------------------------------------------------------------------
 
     async def _chat(self, request: Request) -> Response:
-        body = await self._body(request)
+        body = await self._door.body(request)
         if "input_ids" in body.fields:
             return await self._forward(request, body, CHAT, PassThrough("chat.has_ids", "the client gave IDs"))
-        found = await self._prompts.chat(body.fields, TENANT, _named(request), len(body.raw))
+        found = await self._within(self._prompts.chat(body.fields, _tenant(request), _named(request), len(body.raw)))
         return await self._forward(request, body, CHAT, found)
 
     async def _completions(self, request: Request) -> Response:
-        body = await self._body(request)
-        found = await self._prompts.text(body.fields, "prompt", TENANT, _named(request))
+        body = await self._door.body(request)
+        found = await self._within(self._prompts.text(body.fields, "prompt", _tenant(request), _named(request)))
         return await self._forward(request, body, COMPLETIONS, found)
 
     async def _generate(self, request: Request) -> Response:
-        body = await self._body(request)
+        body = await self._door.body(request)
         if self._grpc is not None:
             return await self._generate_by_grpc(self._grpc, request, body.fields)
         if "input_ids" in body.fields:
             return await self._forward(request, body, GENERATE, PassThrough("text.has_ids", "the client gave IDs"))
-        found = await self._prompts.text(body.fields, "text", TENANT, _named(request))
+        found = await self._within(self._prompts.text(body.fields, "text", _tenant(request), _named(request)))
         return await self._forward(request, body, GENERATE, found)
 
     async def _generate_by_grpc(self, engine: SGLangGrpc, request: Request, fields: Mapping[str, Any]) -> Response:
@@ -129,10 +155,10 @@ class HttpServer:
         if given is not None:
             ids, session = check_ids(given, reference.id_limit), ""
         else:
-            found = await self._prompts.text(fields, "text", TENANT, _named(request))
+            found = await self._within(self._prompts.text(fields, "text", _tenant(request), _named(request)))
             if isinstance(found, PassThrough):
                 raise InvalidRequest(found.reason, found.detail)
-            ids, session = found.ids, f"{TENANT}/{found.session}"
+            ids, session = found.ids, _affinity(request, found)
         skip = sampling_of(fields).skip_special_tokens
         with self._telemetry.span("hand over"):
             trace = self._telemetry.headers()
@@ -147,7 +173,7 @@ class HttpServer:
 
     async def _messages(self, request: Request) -> Response:
         """Anthropic's form: as SGLang serves it."""
-        body = await self._body(request)
+        body = await self._door.body(request)
         return await self._forward(request, body, "/v1/messages", PassThrough("messages.as_text", "not rendered here"))
 
     async def _forward(self, request: Request, body: JsonBody, path: str, found: Prompt | PassThrough) -> Response:
@@ -159,8 +185,8 @@ class HttpServer:
         if isinstance(found, PassThrough):
             self._count(found.reason)
         else:
-            session = f"{TENANT}/{found.session}"
-        headers = [(name, value) for name, value in request.headers.items() if name not in _OWN_HEADERS]
+            session = _affinity(request, found)
+        headers = [(name, value) for name, value in request.headers.items() if name not in self._own_headers]
         with self._telemetry.span("hand over"):
             headers += self._telemetry.headers().items()
             reply = await self._engine.forward(
@@ -179,13 +205,14 @@ class HttpServer:
 
     async def _render(self, request: Request) -> Response:
         """The IDs of a chat request, for those who hand them over themselves."""
-        body = await self._body(request)
-        found = await self._prompts.chat(body.fields, TENANT, _named(request), len(body.raw))
+        body = await self._door.body(request)
+        found = await self._within(self._prompts.chat(body.fields, _tenant(request), _named(request), len(body.raw)))
         if isinstance(found, PassThrough):
             raise InvalidRequest(found.reason, found.detail or "the tier passes such requests on as text")
+        name = body.fields.get("model", "")
         answer = {
             "request_id": f"chatcmpl-{uuid4().hex}",
-            "model": body.fields.get("model", ""),
+            "model": name if isinstance(name, str) else "",
             "token_ids": found.ids.array.tolist(),
             "features": None,
             "route": found.patch.route.value,
@@ -195,11 +222,11 @@ class HttpServer:
         return JSONResponse(answer)
 
     async def _tokenize(self, request: Request) -> Response:
-        fields = (await self._body(request)).fields
+        fields = (await self._door.body(request)).fields
         if ("prompt" in fields) == ("messages" in fields):
             raise InvalidRequest("tokenize.one_of", "either a prompt or messages")
         if "messages" in fields:
-            found = await self._prompts.chat(fields, TENANT, _named(request), 1 << 30)
+            found = await self._within(self._prompts.chat(fields, _tenant(request), _named(request), 1 << 30))
             if isinstance(found, PassThrough):
                 raise InvalidRequest(found.reason, found.detail)
             return JSONResponse({"tokens": found.ids.array.tolist(), "count": len(found.ids), "max_model_len": -1})
@@ -207,14 +234,14 @@ class HttpServer:
         prompts = prompt if isinstance(prompt, list) else [prompt]
         if not all(isinstance(each, str) for each in prompts) or not isinstance(special, bool):
             raise InvalidRequest("tokenize.types", "a prompt is a text or a list of texts")
-        tokens = [await self._prompts.encoded(fields, each, special=special) for each in prompts]
+        tokens = await self._within(self._encoded(fields, prompts, special))
         counts = [len(each) for each in tokens]
         if not isinstance(prompt, list):
             return JSONResponse({"tokens": tokens[0], "count": counts[0], "max_model_len": -1})
         return JSONResponse({"tokens": tokens, "count": counts, "max_model_len": -1})
 
     async def _detokenize(self, request: Request) -> Response:
-        fields = (await self._body(request)).fields
+        fields = (await self._door.body(request)).fields
         tokens, skip = fields.get("tokens"), fields.get("skip_special_tokens", True)
         if not isinstance(tokens, list) or not isinstance(skip, bool):
             raise InvalidRequest("detokenize.types", "tokens are a list of IDs, or a list of such lists")
@@ -222,7 +249,11 @@ class HttpServer:
         many = bool(tokens) and all(isinstance(each, list) for each in tokens)
         lists = tokens if many else [tokens]
         checked = [check_ids(each, reference.id_limit) if each else None for each in lists]
-        texts = [reference.decode(each.array, skip_special_tokens=skip) if each else "" for each in checked]
+
+        def decode() -> list[str]:
+            return [reference.decode(each.array, skip_special_tokens=skip) if each else "" for each in checked]
+
+        texts = await self._within(self._prompts.work.for_size(sum(map(len, lists)), decode))
         return JSONResponse({"text": texts if many else texts[0]})
 
     # --- about the tier ---------------------------------------------------------------------------------------------
@@ -235,20 +266,25 @@ class HttpServer:
         return JSONResponse({"ready": ready}, 200 if ready else 503)
 
     async def _metrics(self, request: Request) -> Response:
+        if not self._rules.open_metrics:
+            self._door.check(request)
         return Response(self._telemetry.page(), media_type=CONTENT_TYPE_LATEST)
+
+    async def _description(self, request: Request) -> Response:
+        return JSONResponse(description())
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    async def _body(self, request: Request) -> JsonBody:
-        """Raises `InvalidRequest`: `text.too_long` beyond the limit, and those of `JsonBody.parse`."""
-        parts: list[bytes] = []
-        size = 0
-        async for part in request.stream():
-            size += len(part)
-            if size > self._max_body_bytes:
-                raise InvalidRequest("text.too_long", "the request's body is too large", limit=self._max_body_bytes)
-            parts.append(part)
-        return JsonBody.parse(b"".join(parts))
+    async def _encoded(self, fields: Mapping[str, Any], texts: list[str], special: bool) -> list[list[int]]:
+        return [await self._prompts.encoded(fields, each, special=special) for each in texts]
+
+    async def _within(self, work: Awaitable[Answer]) -> Answer:
+        """Raises `Late` (`tier.late`) where the IDs take too long: more waits than is worked off."""
+        try:
+            async with asyncio.timeout(self._rules.ids_s):
+                return await work
+        except TimeoutError:
+            raise Late("tier.late", "the IDs weren't made in time", limit_s=self._rules.ids_s) from None
 
     def _count(self, reason: str) -> None:
         self.passed_through[reason] = self.passed_through.get(reason, 0) + 1
@@ -256,6 +292,15 @@ class HttpServer:
 
 def _named(request: Request) -> str:
     return request.headers.get(SESSION_HEADER, "")
+
+
+def _tenant(request: Request) -> str:
+    return entered_of(request).tenant
+
+
+def _affinity(request: Request, found: Prompt) -> str:
+    """What the engine is chosen by: tenants hold no line break, so no two sessions share it."""
+    return f"{_tenant(request)}\n{found.session}"
 
 
 def _streamed(reply: Reply) -> Response:
@@ -271,8 +316,7 @@ def _streamed(reply: Reply) -> Response:
 
 def _error(error: TierError) -> JSONResponse:
     """In OpenAI's form, with the tier's code."""
-    status = http_status(error)
-    headers = {"retry-after": "1"} if status in (429, 503) else None
+    status, headers = http_status(error), http_headers(error)
     document = {"message": error.message, "type": type(error).__name__, "code": error.code, "details": error.details}
     return JSONResponse(json.loads(json.dumps({"error": document}, default=str)), status, headers)
 

@@ -1,6 +1,7 @@
 """Patches between the tier's values and the wire's messages.
 
-Guarantee: `patch_of` of a message that `fill` wrote gives an equal patch. IDs travel as little-endian uint32 bytes: `ids_of` is a view on them.
+Guarantee: `patch_of` of a message that `fill` wrote gives an equal patch. IDs travel as little-endian uint32 bytes:
+`ids_of` is a view on them.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from ..core.values import Certificate, Ids, Patch, Reason, Route
 from .v1 import toktier_pb2 as pb
 
 MAX_MESSAGE_BYTES = 256 << 20
-MESSAGE_LIMITS = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-)
-"""Of servers and clients alike."""
+
+
+def message_limits(receive_bytes: int, send_bytes: int) -> tuple[tuple[str, int], ...]:
+    """As options of channels and servers."""
+    return ("grpc.max_receive_message_length", receive_bytes), ("grpc.max_send_message_length", send_bytes)
+
+
+MESSAGE_LIMITS = message_limits(MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
+"""Of servers and clients alike, unless told otherwise."""
 ROUTES: dict[Route, pb.Route] = {
     Route.REPAIR: pb.ROUTE_REPAIR,
     Route.ENCODE: pb.ROUTE_ENCODE,

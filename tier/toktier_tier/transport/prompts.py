@@ -79,7 +79,7 @@ class Prompts:
     ) -> None:
         self.registry = registry
         self._models = {served.name: Model(served, renderers.get(served.name)) for served in registry}
-        self._work, self._telemetry = work, telemetry
+        self.work, self._telemetry = work, telemetry
         self._index = index or ContentIndex()
 
     def models(self) -> Iterable[Model]:
@@ -99,7 +99,7 @@ class Prompts:
         if not model.agrees:
             return DISAGREES
         with self._telemetry.span("render"):
-            rendered = await self._work.for_size(size, lambda: renderer.render(fields))
+            rendered = await self.work.for_size(size, lambda: renderer.render(fields))
         if isinstance(rendered, PassThrough):
             return rendered
         prompt = await self._text(model, "chat", rendered.text, tenant, named, fields, lambda: _messages(fields))
@@ -127,7 +127,7 @@ class Prompts:
         specials = model.specials if special else TemplateIds()
         if specials is None:
             raise UnsupportedTokenizer(NO_FIXED_SPECIALS.reason, NO_FIXED_SPECIALS.detail)
-        patch = await self._work.run(model.served, len(text), lambda wait: model.served.sessions.encode(text))
+        patch = await self.work.run(model.served, len(text), lambda wait: model.served.sessions.encode(text))
         ids: list[int] = specials.around(model.text_ids(patch.ids)).tolist()
         return ids
 
@@ -148,7 +148,7 @@ class Prompts:
             session = f"named/{session}" if len(session) <= LONGEST_NAME_CHARS else f"named/{_digest(session)}"
         else:
             with telemetry.span("find session"):
-                chain = await self._work.for_size(len(text), lambda: chain_of(parts()))
+                chain = await self.work.for_size(len(text), lambda: chain_of(parts()))
                 session = self._find(served, tenant, chain)
         sessions = served.sessions
 
@@ -162,7 +162,7 @@ class Prompts:
                 return alone, alone.ids
             return patch, ids
 
-        patch, ids = await self._work.run(served, len(text) // 16, encode)
+        patch, ids = await self.work.run(served, len(text) // 16, encode)
         telemetry.answered(served, method, patch, len(text), perf_counter() - begun)
         return Prompt(self._checked(model, model.text_ids(ids)), session, patch)
 
@@ -175,7 +175,7 @@ class Prompts:
 
     async def _continued(self, model: Model, continuation: str, prompt: Prompt) -> Prompt:
         """The cut-off answer, encoded apart, behind the rest."""
-        tail = await self._work.run(
+        tail = await self.work.run(
             model.served, len(continuation), lambda wait: model.served.sessions.encode(continuation)
         )
         joined = np.concatenate([prompt.ids.array, model.text_ids(tail.ids)])

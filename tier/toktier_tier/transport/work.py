@@ -1,21 +1,22 @@
 """Where a call runs: short ones on the event loop, long ones on threads, never more than a bound waiting.
 
 A repair takes some 50 µs: handing it to a thread would cost more than doing it. What may take longer (a large text,
-a tokenizer without a rule, a session that another thread holds) goes to the pool.
+a tokenizer without a rule, a session that another thread holds) goes to the pool. A call whose caller has left before
+a thread took it up isn't run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from ..core.errors import Overloaded, SessionBusy
 from ..sessions.registry import Served
+from .status import Late
 
-TENANT = "default"
-"""Whose sessions these are, until identities are authenticated."""
 INLINE_CHARS = 16_384
 DEFAULT_THREADS = 4
 DEFAULT_WAITING = 256
@@ -28,6 +29,7 @@ class Work:
 
     def __init__(self, threads: int = DEFAULT_THREADS, waiting: int = DEFAULT_WAITING) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="toktier-work")
+        self._lock = threading.Lock()
         self._waiting, self._limit = 0, waiting
 
     async def run(self, served: Served, chars: int, call: Callable[[bool], Answer]) -> Answer:
@@ -47,13 +49,40 @@ class Work:
         return call() if size <= INLINE_CHARS else await self.in_thread(call)
 
     async def in_thread(self, call: Callable[[], Answer]) -> Answer:
-        if self._waiting >= self._limit:
-            raise Overloaded("tier.overloaded", "too many long calls are waiting", limit=self._limit)
-        self._waiting += 1
+        """Cancelled, it counts as waiting until a thread has come to it."""
+        with self._lock:
+            if self._waiting >= self._limit:
+                raise Overloaded("tier.overloaded", "too many long calls are waiting", limit=self._limit)
+            self._waiting += 1
+        left = False
+
+        def job() -> Answer:
+            try:
+                if left:
+                    raise Late("tier.late", "the caller has left")
+                return call()
+            finally:
+                with self._lock:
+                    self._waiting -= 1
+
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, call)
-        finally:
-            self._waiting -= 1
+            running = asyncio.get_running_loop().run_in_executor(self._pool, job)
+        except RuntimeError:  # the pool is closed
+            with self._lock:
+                self._waiting -= 1
+            raise
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            left = True
+            running.add_done_callback(_forget)
+            raise
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _forget(done: asyncio.Future[Answer]) -> None:
+    """What nobody waits for any more isn't logged by asyncio either, with whatever its message holds."""
+    if not done.cancelled():
+        done.exception()

@@ -1,0 +1,88 @@
+"""Credentials and limits as the settings give them, for both of the tier's addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from .core.errors import InvalidRequest
+from .settings import TierSettings, TlsSettings
+from .transport.http_admission import HttpRules
+from .transport.identity import CertificateTenants, Identities
+from .transport.limits import Bounds, Limits
+from .transport.listener import PortBounds
+from .transport.tenants import Identity, check_tenant, is_peer
+from .transport.tls import ServerTls
+from .transport.tokens import TokenFile
+
+MAX_KEY_BYTES = 4_096
+
+
+class Security:
+    """Belongs to the tier's event loop. Raises `InvalidRequest` (`settings.*`, `tokens.*`, `tls.*`, `auth.*`)."""
+
+    def __init__(self, settings: TierSettings) -> None:
+        given, self._limits = settings.security, settings.limits
+        tls = given.tls
+        self.tls = ServerTls(tls.certificate, tls.key, tls.client_ca) if tls.certificate else None
+        tokens = TokenFile(given.tokens) if given.tokens else None
+        self.identities = Identities(tokens, _certificates(tls), anonymous_tenant=given.anonymous_tenant)
+        limits = settings.limits
+        self.limits = Limits(Bounds(limits.requests, limits.tenant_requests, limits.tenant_bytes))
+        self.http_rules = HttpRules(
+            body_bytes=limits.body_bytes,
+            body_s=limits.body_s,
+            ids_s=limits.ids_s,
+            open_metrics=given.open_metrics,
+            pass_authorization=tokens is None or settings.upstream.pass_authorization,
+            client_certificates=bool(tls.client_ca),
+        )
+
+    def port_bounds(self, stop_s: int) -> PortBounds:
+        limits = self._limits
+        return PortBounds(limits.connections, limits.header_bytes, limits.header_s, limits.keep_alive_s, stop_s)
+
+    def refresh(self, *, force: bool = False) -> None:
+        """Read again what has changed on disk, or all of it."""
+        self.identities.refresh(force=force)
+        if self.tls is not None:
+            self.tls.refresh(force=force)
+
+    def counts(self) -> Mapping[str, Mapping[str, int]]:
+        """What was refused and read again, by kind and reason."""
+        return {
+            "auth": self.identities.refused,
+            "limits": self.limits.refused,
+            "tokens": self.identities.reloads(),
+            "tls": self.tls.reloads if self.tls is not None else {},
+        }
+
+    def requests(self) -> int:
+        """Under way."""
+        return self.limits.requests
+
+
+def _certificates(tls: TlsSettings) -> CertificateTenants | None:
+    if not tls.tenant_from and not tls.clients:
+        return None
+    clients: dict[str, Identity] = {}
+    for client in tls.clients:
+        if client.name in clients:
+            raise InvalidRequest("settings.value", f"security.tls.clients has {client.name[:200]!r} twice")
+        peer = [is_peer(role) for role in client.roles]
+        clients[client.name] = Identity(check_tenant(client.tenant), True in peer)
+    return CertificateTenants(tls.tenant_from, clients)
+
+
+def api_key_headers(path: str) -> tuple[tuple[str, str], ...]:
+    """What is sent to SGLang with every request. Raises `InvalidRequest` (`settings.api_key`)."""
+    if not path:
+        return ()
+    try:
+        with Path(path).open("rb") as file:
+            key = file.read(MAX_KEY_BYTES + 1).decode("ascii").strip()
+    except (OSError, ValueError) as error:
+        raise InvalidRequest("settings.api_key", f"the API key can't be read: {type(error).__name__}") from None
+    if not key or len(key) > MAX_KEY_BYTES or not key.isprintable() or " " in key:
+        raise InvalidRequest("settings.api_key", "an API key is one word of printable ASCII")
+    return (("authorization", f"Bearer {key}"),)
