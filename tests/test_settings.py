@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toktier_tier.core.errors import InvalidRequest
 from toktier_tier.core.snapshot import SpecialTokenPolicy
-from toktier_tier.settings import ClientSettings, TierSettings, load_settings, parse_settings
+from toktier_tier.settings import ClientSettings, PodSettings, TierSettings, load_settings, own_name, parse_settings
 
 SMALLEST = b"tokenizers: [{name: a, source: /tokenizer.json}]"
 
@@ -21,6 +21,7 @@ def test_the_smallest_file_has_every_default() -> None:
     assert settings.tokenizers[0].name == "a"
     assert settings.tokenizers[0].special_tokens is SpecialTokenPolicy.NONE
     assert (settings.shadow.rate, settings.sessions.keep_text, settings.upstream.urls) == (0.05, True, ())
+    assert not settings.pods.several
 
 
 def test_every_key_is_read() -> None:
@@ -44,10 +45,18 @@ security:
     tenant_from: uri
     clients: [{name: "spiffe://x/pods", tenant: tier, roles: [peer]}]
 limits: {tenant_requests: 5, ids_s: 2, body_bytes: 1000}
+pods:
+  name: one
+  peers: ["one=h:1", "two=h:2"]
+  token_file: /p
+  tls: {ca: /a, server_name: tier}
+  drain_s: 3
 """
     )
     assert settings.security.tls.clients == (ClientSettings("spiffe://x/pods", "tier", ("peer",)),)
     assert (settings.security.tokens, settings.security.open_metrics) == ("/t", False)
+    assert (settings.pods.peers, settings.pods.drain_s, settings.pods.several) == (("one=h:1", "two=h:2"), 3.0, True)
+    assert (settings.pods.tls.server_name, settings.pods.token_file, own_name(settings.pods)) == ("tier", "/p", "one")
     assert (settings.limits.tenant_requests, settings.limits.ids_s, settings.limits.body_bytes) == (5, 2.0, 1_000)
     assert settings.grpc == "0.0.0.0:1"
     assert settings.tokenizers[0].models == ("m", "n")
@@ -104,3 +113,18 @@ def test_a_file_that_cannot_be_read_is_an_error_with_a_code(tmp_path: Path) -> N
 def test_no_bytes_do_worse_than_a_coded_error(data: bytes) -> None:
     with suppress(InvalidRequest):
         assert isinstance(parse_settings(data), TierSettings)
+
+
+def test_a_pod_is_known_by_what_kubernetes_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_NAME", "tier-0")
+    monkeypatch.setenv("POD_IP", "10.0.0.7")
+    assert own_name(PodSettings(peers=("tier-0=h:1",))) == "tier-0"
+    assert own_name(PodSettings(dns="tier:50051")) == "10.0.0.7:50051"
+    monkeypatch.setenv("POD_IP", "fd00::7")
+    assert own_name(PodSettings(dns="tier:50051")) == "[fd00::7]:50051"
+    monkeypatch.delenv("POD_NAME")
+    monkeypatch.delenv("POD_IP")
+    assert own_name(PodSettings(peers=("x=h:1",)))  # the host's
+    with pytest.raises(InvalidRequest) as caught:
+        own_name(PodSettings(dns="tier:50051"))
+    assert caught.value.code == "pods.name"

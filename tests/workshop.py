@@ -23,7 +23,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from catalog import path_of
-from toktier_tier.admission.compiled import CompiledSnapshot, Verdict
+from toktier_tier.admission.compiled import CompiledSnapshot, TrustVerdict, Verdict
 from toktier_tier.core import repair, session
 from toktier_tier.core.added_tokens import Exclusions, exclusions
 from toktier_tier.core.boundaries import BoundaryRule, derive_class_rule, no_rule
@@ -33,10 +33,12 @@ from toktier_tier.core.pipeline import Position
 from toktier_tier.core.repair import Repairer, TemplateIds
 from toktier_tier.core.session import SessionState
 from toktier_tier.core.snapshot import SpecialTokenPolicy, parse_snapshot
+from toktier_tier.core.trust import Spans, clipped, joined
 from toktier_tier.core.vocabulary import derive_adjacency_rule, longest_entry_chars
 from toktier_tier.encoders.assemble import settled_points
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference, ReferenceProbe
 from toktier_tier.encoders.snapshot_encoder import SnapshotEncoder
+from toktier_tier.encoders.trust import trust_refusal
 from toktier_tier.tokenizer import TierTokenizer
 
 Json = Any
@@ -118,6 +120,7 @@ def compile_with(reference: Reference, rule: BoundaryRule, encoder: str = "refer
         encoder=encoder,
         longest_entry_chars=longest_entry_chars(snapshot.model),
         settled=(ranges_of(settled.always), ranges_of(settled.alone)) if settled is not None else None,
+        trust=TrustVerdict(Verdict.ADMITTED) if rule.kind != "none" and not trust_refusal(reference) else None,
     )
 
 
@@ -194,6 +197,8 @@ def repairer_of(tier: Tier, overlap_chars: int | None = None) -> Repairer:
         encode_chunks=encoder.encode_chunks,
         overlap_chars=own.overlap_chars if overlap_chars is None else overlap_chars,
         template=TemplateIds(tier.reference.prefix_ids, tier.reference.suffix_ids),
+        encode_untrusted=encoder.encode_untrusted if tier.tokenizer.trust_admitted else None,
+        encode_untrusted_chunks=encoder.encode_untrusted_chunks if tier.tokenizer.trust_admitted else None,
     )
 
 
@@ -223,7 +228,7 @@ def check_rope(state: SessionState, tier: Tier, text: str) -> None:
         assert segment.bytes_ == len(part.encode())
         assert (state.chars_before[index], state.tokens_before[index]) == (at, tokens)
         position = Position.CONTINUATION if index else Position.TEXT_START
-        assert segment.ids.tolist() == tier.encoded(part, position)
+        assert segment.ids.tolist() == marked(state, tier, text, at, at + len(part), position)
         assert not segment.ids.flags.writeable
         at, tokens = at + segment.chars, tokens + len(segment.ids)
         if at < len(text):
@@ -231,14 +236,23 @@ def check_rope(state: SessionState, tier: Tier, text: str) -> None:
     assert (state.chars_before[-1], state.tokens_before[-1]) == (at, tokens)
     assert len(state.chars_before) == len(state.tokens_before) == len(state.segments) + 1
     assert state.tail == text[at:]
-    assert state.tail_ids.tolist() == tier.encoded(state.tail, state.tail_position)
+    assert state.tail_ids.tolist() == marked(state, tier, text, at, len(text), state.tail_position)
     assert (state.chars, state.tokens) == (len(text), tokens + state.count)
     assert state.marks == sorted(state.marks)
     for chars, count in state.marks:
         assert 0 < chars < len(state.tail)
         assert tier.rule.holds(state.tail[chars - 1], state.tail[chars])
-        assert tier.encoded(state.tail[:chars], state.tail_position) == state.tail_ids[:count].tolist()
-    assert state.ids().tolist() == tier.ids(text)
+        assert marked(state, tier, text, at, at + chars, state.tail_position) == state.tail_ids[:count].tolist()
+    assert state.ids().tolist() == tier.tokenizer.encode_by_reference(text, state.untrusted).tolist()
+
+
+def marked(state: SessionState, tier: Tier, text: str, start: int, stop: int, position: Position) -> list[int]:
+    """What the tier's own stages make of characters start..stop of a state's text with its untrusted spans."""
+    spans = clipped(state.untrusted, start, stop)
+    if not spans:
+        return tier.encoded(text[start:stop], position)
+    assert tier.tokenizer.text_encoder is not None
+    return tier.tokenizer.text_encoder.encode_untrusted(text[start:stop], spans, position).tolist()
 
 
 # --- synthetic tokenizers --------------------------------------------------------------------------------------
@@ -382,6 +396,12 @@ def snippets(reference: Reference, limit: int = 40) -> list[str]:
 def texts(parts: Sequence[str], most: int = 12) -> st.SearchStrategy[str]:
     """Texts of up to `most` of `parts`, shrinking towards the first of them."""
     return st.lists(st.sampled_from(list(dict.fromkeys(parts))), max_size=most).map("".join)
+
+
+def spans_in(text: str) -> st.SearchStrategy[Spans]:
+    """Untrusted spans of `text`, in canonical form, shrinking towards none."""
+    borders = st.lists(st.integers(0, len(text)), max_size=6)
+    return borders.map(sorted).map(lambda found: joined(zip(found[::2], found[1::2], strict=False)))
 
 
 WORDS = (

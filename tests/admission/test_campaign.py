@@ -62,7 +62,8 @@ def test_a_tokenizer_with_a_right_rule_is_admitted_with_every_planted_fault_caug
     assert (found.report.verdict, found.report.reason) == (Verdict.ADMITTED, "")
     assert found.compiled.rule.kind == kind
     phases = {phase.name: phase for phase in found.report.phases}
-    assert set(phases) == {"rule: splits", "rule: contexts", "pipeline", "sessions: reference", "planted faults"}
+    own = {"rule: splits", "rule: contexts", "pipeline", "sessions: reference", "planted faults"}
+    assert set(phases) == own | {"trust: texts", "trust: sessions", "trust: planted faults"}
     assert all(phase.checks > 0 and phase.divergences == 0 for phase in phases.values())
     assert phases["planted faults"].checks == len(ENCODER_FAULTS) + 2
 

@@ -17,14 +17,15 @@ import grpc.aio
 from toktier_tier.client import AsyncSession, AsyncTierClient
 from toktier_tier.core.errors import RevisionConflict, SessionNotFound
 from toktier_tier.core.values import Patch
-from toktier_tier.pods.forward import Forwarder, OwnerAnswered, Timeouts
+from toktier_tier.pods.forward import Forwarder, Timeouts
 from toktier_tier.pods.held import PodSessions
 from toktier_tier.pods.membership import Membership
 from toktier_tier.pods.ring import Peer, Ring
 from toktier_tier.pods.router import Pods
 from toktier_tier.sessions.registry import Registry, Served
 from toktier_tier.transport.messages import MESSAGE_LIMITS, bytes_of, fill
-from toktier_tier.transport.status import error_of, grpc_status, metadata_of, told
+from toktier_tier.transport.status import OwnerAnswered, error_of, grpc_status, metadata_of, told
+from toktier_tier.transport.tenants import TENANT_KEY
 from toktier_tier.transport.v1 import toktier_pb2 as pb
 from workshop import Tier, family_tier, fresh_tokenizer
 
@@ -44,7 +45,7 @@ class Pod:
         self.served = Served(family, (), tokenizer, self.sessions)
         self.membership = Membership()
         self.forwarder = Forwarder(name, timeouts=timeouts)
-        self.pods = Pods(name, self.membership, Registry([self.served]), self.forwarder, trusts=lambda context: True)
+        self.pods = Pods(name, self.membership, Registry([self.served]), self.forwarder)
         self.hang: asyncio.Event | None = None
         self.hung = 0
         self.cancelled = 0
@@ -76,7 +77,7 @@ class Pod:
             metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
             self.seen.append((method.name, metadata))
             try:
-                request, arrival = parse(data), self.pods.arrival(context)
+                request = parse(data)
                 if self.hang is not None:
                     self.hung += 1
                     try:
@@ -84,7 +85,7 @@ class Pod:
                     except asyncio.CancelledError:
                         self.cancelled += 1
                         raise
-                tenant = arrival.tenant or metadata.get("test-tenant", "default")
+                tenant = metadata.get(TENANT_KEY) or metadata.get("test-tenant", "default")
 
                 async def here() -> bytes:
                     answer = await asyncio.to_thread(self._serve, method.name, request, tenant)
@@ -92,7 +93,9 @@ class Pod:
                     return data
 
                 left_s = context.time_remaining()
-                return await self.pods.serve(method.name, request, data, tenant, arrival.hop, left_s, here)
+                return await self.pods.serve(
+                    method.name, request, data, tenant, context.invocation_metadata(), left_s, here
+                )
             except OwnerAnswered as answered:
                 status: Any = (answered.status, answered.details, answered.trailing)
             except Exception as error:

@@ -11,17 +11,10 @@ import pytest
 from pods.cluster import closed_port, cluster, silent_port
 from toktier_tier.core.errors import RevisionConflict
 from toktier_tier.engine.breaker import BreakerPolicy
-from toktier_tier.pods.forward import (
-    FORWARDED,
-    TENANT_KEY,
-    Arrival,
-    Forwarder,
-    NotServed,
-    OwnerAnswered,
-    Timeouts,
-    arrival_of,
-)
+from toktier_tier.pods.forward import FORWARDED, Forwarder, NotServed, Timeouts, hop_of
 from toktier_tier.pods.ring import Peer
+from toktier_tier.transport.status import OwnerAnswered
+from toktier_tier.transport.tenants import TENANT_KEY
 from toktier_tier.transport.v1 import toktier_pb2 as pb
 
 OPEN = pb.OpenSessionRequest(session="s", text="some text").SerializeToString()
@@ -43,24 +36,22 @@ def test_a_call_carries_its_mark_its_tenant_and_what_else_goes_along() -> None:
     async def talk() -> None:
         async with cluster("b") as pods:
             found = forwarder(metadata=lambda: [("traceparent", "00-1-2-01")])
-            answer = await found.call(pods["b"].peer, "OpenSession", OPEN, "größe/1 %", timeout_s=5)
+            answer = await found.call(pods["b"].peer, "OpenSession", OPEN, "team/1@x", timeout_s=5)
             assert pb.OpenSessionResponse.FromString(answer).patch.total > 0
-            assert pods["b"].holds("s", "größe/1 %")
+            assert pods["b"].holds("s", "team/1@x")
             ((method, metadata),) = pods["b"].seen
             assert (method, metadata[FORWARDED], metadata["traceparent"]) == ("OpenSession", "me", "00-1-2-01")
-            assert metadata[TENANT_KEY].isascii()
+            assert metadata[TENANT_KEY] == "team/1@x"
             assert found.counts == {"answered": 1}
             await found.aclose()
 
     asyncio.run(talk())
 
 
-def test_a_tenant_is_believed_of_pods_only_and_a_mark_of_anyone() -> None:
-    metadata = ((FORWARDED, "a"), (TENANT_KEY, "x%2Fy"), ("other", "1"))
-    assert arrival_of(metadata, trusted=True) == Arrival("a", "x/y")
-    assert arrival_of(metadata, trusted=False) == Arrival("a", None)
-    assert arrival_of((), trusted=True) == Arrival("", None)
-    assert arrival_of(((FORWARDED, ""),), trusted=False).hop
+def test_a_mark_names_the_pod_that_forwarded() -> None:
+    assert hop_of(((TENANT_KEY, "x"), (FORWARDED, "a"), ("other", "1"))) == "a"
+    assert hop_of(((FORWARDED, ""),))
+    assert hop_of(((TENANT_KEY, "x"),)) == hop_of(None) == ""
 
 
 def test_an_owners_error_comes_back_as_it_was() -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from toktier_tier.core.errors import RevisionConflict, SessionBusy, SessionNotFound, StateCorrupt, StateError
+from toktier_tier.core.errors import (
+    RevisionConflict,
+    SessionBusy,
+    SessionNotFound,
+    StateCorrupt,
+    StateError,
+)
 from toktier_tier.pods.held import PodSessions, life_of
 from toktier_tier.sessions.table import SessionKey
 from workshop import family_tier, fresh_tokenizer, sample_text
@@ -140,3 +146,30 @@ def test_a_state_that_was_changed_on_the_way_is_refused() -> None:
     with pytest.raises(StateCorrupt):
         there.restore("t", "s", state[:-1] + b"?")
     assert len(there) == 0
+
+
+def test_a_copy_gives_way_to_the_life_that_is_asked_for() -> None:
+    here, there = sessions(), sessions()
+    revision = here.open("t", "s", "the life that goes on").revision
+    old = there.open("t", "s", "an old copy").revision
+    state = here.export("t", "s")
+    with pytest.raises(RevisionConflict):
+        there.append("t", "s", "!", expected_revision=old + 1)  # of the same life: nobody asks for another
+    with pytest.raises(StateError):
+        there.restore("t", "s", state)
+    with pytest.raises(RevisionConflict):
+        there.append("t", "s", "!", expected_revision=revision)
+    assert there.restore("t", "s", state).revision == revision
+    there.append("t", "s", "!", expected_revision=revision)
+    assert there.ids("t", "s").tolist() == family_tier(FAMILY).ids("the life that goes on!")
+
+
+def test_one_that_was_opened_since_doesnt_give_way() -> None:
+    here, there = sessions(), sessions()
+    revision = here.open("t", "s", "sent").revision
+    there.open("t", "s", "an old copy")
+    with pytest.raises(RevisionConflict):
+        there.append("t", "s", "!", expected_revision=revision)
+    there.open("t", "s", "opened by the client meanwhile")
+    with pytest.raises(StateError):
+        there.restore("t", "s", here.export("t", "s"))

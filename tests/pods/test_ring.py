@@ -116,3 +116,14 @@ def test_one_name_is_one_peer_and_none_is_none() -> None:
     assert "a" not in ring("a", "b").without("a")
     with pytest.raises(ValueError, match="a name and an address"):
         Peer("", "1:1")
+
+
+def test_a_keys_second_owns_it_without_its_owner() -> None:
+    ring = Ring(Peer(f"pod-{i}", f"h:{i}") for i in range(5))
+    for number in range(200):
+        owner, second = ring.ranked("t", f"s{number}")
+        assert owner is not None
+        assert owner == ring.owner("t", f"s{number}")
+        assert second == ring.without(owner.name).owner("t", f"s{number}")
+    assert Ring([Peer("a", "h:1")]).ranked("t", "s") == (Peer("a", "h:1"), None)
+    assert Ring([]).ranked("t", "s") == (None, None)

@@ -26,6 +26,7 @@ from toktier_tier.core.pipeline import Position
 from toktier_tier.core.repair import Repairer
 from toktier_tier.core.session import SessionState
 from toktier_tier.core.snapshot import SpecialTokenPolicy
+from toktier_tier.core.trust import NO_SPANS, Spans
 from toktier_tier.core.values import Ids, Patch, Reason, Route
 from toktier_tier.sessions.service import MAX_NAME_CHARS, SessionService
 from toktier_tier.tokenizer import TierTokenizer
@@ -598,10 +599,10 @@ class Interrupted:
     def __init__(self, inner: Repairer, meanwhile: Callable[[], None]) -> None:
         self.inner, self.meanwhile = inner, meanwhile
 
-    def append(self, state: Any, delta: str) -> Patch:
+    def append(self, state: Any, delta: str, untrusted: Spans = NO_SPANS) -> Patch:
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
-        return self.inner.append(state, delta)
+        return self.inner.append(state, delta, untrusted)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -1101,7 +1102,7 @@ class Watcher:
         self.act()
         self.seen.append((patch.route, patch.revision, state.text(), state.ids().tolist()))
 
-    def encoded(self, text: str, ids: Ids, route: Route) -> None:
+    def encoded(self, text: str, ids: Ids, route: Route, untrusted: Spans = NO_SPANS) -> None:
         self.act()
         self.seen.append((text, ids.tolist(), route))
 

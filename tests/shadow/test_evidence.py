@@ -87,6 +87,7 @@ def test_the_text_is_written_by_policy_only(tmp_path: Path, redact: bool) -> Non
         "expected_around": list(found.expected_around),
         "answered_around": list(found.answered_around),
         "quarantined_now": True,
+        "untrusted": [],
     }
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [file.name for file in path.parent.iterdir()] == [path.name]

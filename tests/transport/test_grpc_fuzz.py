@@ -20,7 +20,7 @@ from toktier_tier.transport.v1 import toktier_pb2 as pb
 from workshop import examples
 
 METHODS = list(pb.DESCRIPTOR.services_by_name["TokenizerService"].methods)
-CHANGING = {"Encode", "OpenSession", "Append", "Edit", "CloseSession", "Handoff"}
+CHANGING = {"Encode", "OpenSession", "Append", "Edit", "CloseSession", "Handoff", "EncodeAll"}
 STATED = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.NOT_FOUND,

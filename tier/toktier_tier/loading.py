@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from .core.errors import InvalidTokenizer
 from .core.snapshot import SpecialTokenPolicy
 from .engine.chat_files import load_chat_template
 from .engine.chat_template import ChatRenderer, Server
+from .pods.held import PodSessions
 from .sessions.registry import Registry, Served
 from .sessions.service import SessionService
 from .settings import TierSettings, TokenizerSettings, faults_allowed
@@ -76,7 +78,9 @@ def encodes_as_its_reference(tokenizer: TierTokenizer) -> bool:
 def load(settings: TierSettings) -> Loaded:
     """Takes seconds to minutes. Raises the coded errors of sources, snapshots and templates."""
     tokenizers, verifiers = Tokenizers(settings), _Verifiers(settings)
-    served = [_served(settings, each, tokenizers.open(each), verifiers) for each in settings.tokenizers]
+    served: list[Served] = []
+    for each in settings.tokenizers:
+        served.append(_served(settings, each, tokenizers.open(each), verifiers, served))
     registry = Registry(served)
     found = {each.name: _renderer(each, registry) for each in settings.tokenizers if each.chat_template}
     renderers = {name: renderer for name, renderer in found.items() if renderer is not None}
@@ -108,10 +112,22 @@ class _Verifiers:
         return found
 
 
-def _served(settings: TierSettings, each: TokenizerSettings, tokenizer: TierTokenizer, verifiers: _Verifiers) -> Served:
-    limits = settings.sessions
+def _served(
+    settings: TierSettings,
+    each: TokenizerSettings,
+    tokenizer: TierTokenizer,
+    verifiers: _Verifiers,
+    others: Sequence[Served],
+) -> Served:
+    """With several pods, the names of one snapshot share its sessions: other pods know it by its fingerprint."""
+    limits, several = settings.sessions, settings.pods.several
+    if several:
+        twin = next((other for other in others if other.tokenizer is tokenizer), None)
+        if twin is not None:
+            return Served(each.name, each.models, tokenizer, twin.sessions)
     sampler = Sampler(verifiers.of(each.name, tokenizer), rate=settings.shadow.rate, randomness=random.Random())
-    sessions = SessionService(
+    kind = PodSessions if several else SessionService
+    sessions = kind(
         tokenizer,
         budget_bytes=limits.budget_bytes,
         tenant_budget_bytes=limits.tenant_budget_bytes or None,

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from .core.pipeline import Position
 from .core.session import SessionState
+from .core.trust import NO_SPANS, Spans
 from .core.values import Patch, Route
 
 Ids = NDArray[np.uint32]
@@ -40,6 +41,14 @@ class TextEncoder(Protocol):
     def encode_chunks(self, text: str, position: Position = Position.TEXT_START) -> list[tuple[str, Ids]]:
         """Like `encode`, as (text, ids) chunks that end at boundaries; their concatenation is the encoding."""
 
+    def encode_untrusted(self, text: str, untrusted: Spans, position: Position = Position.TEXT_START) -> Ids:
+        """`encode` without the added tokens that touch `untrusted` spans (docs/decisions/0007-untrusted-spans.md)."""
+
+    def encode_untrusted_chunks(
+        self, text: str, untrusted: Spans, position: Position = Position.TEXT_START
+    ) -> list[tuple[str, Ids]]:
+        """`encode_untrusted` as `encode_chunks` gives it."""
+
 
 class Clock(Protocol):
     def __call__(self) -> float:
@@ -53,5 +62,5 @@ class Observer(Protocol):
     def changed(self, patch: Patch, state: SessionState) -> None:
         """`patch` is about to leave and led to `state`. The session's lock is held: nobody else changes it."""
 
-    def encoded(self, text: str, ids: Ids, route: Route) -> None:
+    def encoded(self, text: str, ids: Ids, route: Route, untrusted: Spans = NO_SPANS) -> None:
         """`ids`, template tokens included, are about to leave as the encoding of `text` without a session."""

@@ -1,8 +1,10 @@
 """A tier in service: everything built from the settings, started, and ended in order.
 
 Both ports answer from the start: alive, not ready, until every tokenizer is loaded and proven on a probe. On SIGTERM
-or SIGINT: no new requests, the running ones end, sessions are left to their time, spans are sent. On SIGHUP the
-tokens' and certificates' files are read again; without one too, within a second of a change.
+or SIGINT: no new requests, the running ones end, sessions are left to their time, spans are sent. With several pods, a
+first signal only makes it not ready: it serves on while it hands its sessions to the others, then it ends; a second one
+ends it at once. On SIGHUP the tokens' and certificates' files are read again; without one too, within a second of a
+change.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from .engine.sglang_http import SGLangHttp
 from .engine.upstreams import EngineEvent, Timeouts, Upstreams
 from .engine.wires import NativeWire, SmgWire
 from .loading import Loaded, load
+from .pods.assembly import Neighbours
 from .security import Security, api_key_headers
 from .settings import TierSettings, UpstreamSettings
 from .telemetry import Telemetry, registry_meters, security_meters
@@ -58,12 +61,14 @@ class Tier:
     def __init__(self, settings: TierSettings) -> None:
         self.settings = settings
         self.security = Security(settings)
+        self.ready = False
         self.work = Work(settings.threads, settings.waiting)
         spans = settings.telemetry
         exporter = OTLPSpanExporter(endpoint=spans.otlp, insecure=spans.otlp_insecure) if spans.otlp else None
         self.telemetry = Telemetry(span_exporter=exporter, trace_ratio=spans.trace_ratio)
         self.engine_events: dict[tuple[str, str, str], int] = {}
         self.engine = self._engine(settings.upstream)
+        self.neighbours = Neighbours(settings, self.telemetry) if settings.pods.several else None
         self.gate = Gate()
         """The HTTP application, from the start."""
         self.grpc: GrpcServer | None = None
@@ -74,8 +79,8 @@ class Tier:
         server, listening = self.http_port()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, server.end)
-        loop.add_signal_handler(signal.SIGHUP, lambda: self.security.refresh(force=True))
+            loop.add_signal_handler(number, self._told_to_end, server)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._refresh(force=True))
         serving = asyncio.create_task(server.serve([listening]))
         starting = asyncio.create_task(self.start())
         try:
@@ -89,6 +94,27 @@ class Tier:
             await asyncio.gather(serving, starting, return_exceptions=True)
             await self.stop()
 
+    def _told_to_end(self, server: HttpPort) -> None:
+        if self.neighbours is None or not self.ready:
+            server.end()
+            return
+
+        async def end() -> None:
+            try:
+                await self.leave()
+            finally:
+                server.end()
+
+        self._tasks.append(asyncio.create_task(end()))
+
+    async def leave(self) -> None:
+        """Not ready from now on; serve until the sessions are with the other pods and everybody knows."""
+        self.ready = False
+        if self.grpc is not None:
+            await self.grpc.retire()
+        if self.neighbours is not None:
+            await self.neighbours.leave()
+
     async def start(self) -> None:
         """Everything but the HTTP server, which `run` or an embedding server brings: that serves `gate`."""
         self.grpc = GrpcServer(
@@ -96,16 +122,28 @@ class Tier:
         )
         await self.grpc.start()
         self._tasks.append(asyncio.create_task(self._reload()))
+        if self.neighbours is not None:
+            self.neighbours.begin()
         self.loaded = await _in_daemon(lambda: load(self.settings))
         registry, security = self.loaded.registry, self.security
-        self.prompts = Prompts(registry, self.loaded.renderers, self.work, self.telemetry)
+        pods = index = None
+        if self.neighbours is not None:
+            pods, index = await self.neighbours.join(registry), self.neighbours.index
+        self.prompts = Prompts(registry, self.loaded.renderers, self.work, self.telemetry, index, pods)
         self.servicer = TokenizerServicer(
-            registry, self.work, self.telemetry, identities=security.identities, limits=security.limits
+            registry,
+            self.work,
+            self.telemetry,
+            identities=security.identities,
+            limits=security.limits,
+            prompts=self.prompts,
+            pods=pods,
         )
         self.http = HttpServer(
             self.prompts,
             self.engine,
             self.telemetry,
+            ready=lambda: self.ready,
             identities=security.identities,
             limits=security.limits,
             rules=security.http_rules,
@@ -115,15 +153,19 @@ class Tier:
             verifier.start()
         if isinstance(self.engine, SGLangHttp):
             self._tasks.append(asyncio.create_task(self._probe(self.engine)))
+        self.ready = True
         await self.grpc.serve(self.servicer)
         self.gate.open(self.http.app)
         log.warning("serving gRPC on port %d, HTTP on %s", self.grpc.port, self.settings.http)
 
     async def stop(self) -> None:
+        self.ready = False
         for task in self._tasks:
             task.cancel()
         if self.grpc is not None:
             await self.grpc.stop(STOP_S)
+        if self.neighbours is not None:
+            await self.neighbours.aclose()
         if self.engine is not None:
             await self.engine.aclose()
         if hasattr(self, "loaded"):
@@ -146,7 +188,12 @@ class Tier:
     async def _reload(self) -> None:
         while True:
             await asyncio.sleep(RELOAD_EVERY_S)
-            self.security.refresh()
+            self._refresh()
+
+    def _refresh(self, *, force: bool = False) -> None:
+        self.security.refresh(force=force)
+        if self.neighbours is not None:
+            self.neighbours.refresh(force=force)
 
     async def _probe(self, engine: SGLangHttp) -> None:
         """Ask the engines now and then whether they use IDs, and make the same of chats: traffic doesn't tell."""

@@ -1,12 +1,14 @@
 """What a tier is told at its start: one YAML file, read once, refused as a whole if anything in it is unknown.
 
-Environment: `TOKTIER_ALLOW_FAULTS=1` lets tests inject wrong IDs; nothing else is read from it here.
+Environment: `TOKTIER_ALLOW_FAULTS=1` lets tests inject wrong IDs; `POD_NAME` and `POD_IP` tell who this pod is, where
+the file doesn't. Nothing else is read from it here.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -191,6 +193,74 @@ class LimitSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class EndpointSliceSettings:
+    """The pods of a Service, as Kubernetes tells them; `port_name` of the Service's gRPC port."""
+
+    namespace: str = ""
+    service: str = ""
+    port_name: str = "grpc"
+
+    def __post_init__(self) -> None:
+        if bool(self.namespace) != bool(self.service):
+            raise InvalidRequest("settings.value", "pods.endpoint_slices has a namespace and a service")
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTlsSettings:
+    """PEM files for calls to other pods, where the tier serves TLS: by default its own, and its `client_ca`.
+
+    server_name: in every pod's certificate, since pods are called by their addresses.
+    """
+
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+    server_name: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.certificate) != bool(self.key):
+            raise InvalidRequest("settings.value", "pods.tls has a certificate and its key, or neither")
+
+
+@dataclass(frozen=True, slots=True)
+class PodSettings:
+    """Other pods of the tier (docs/pods.md). Without peers, dns and endpoint_slices this is the only one.
+
+    name         of this pod among them; default: POD_NAME, or the host's name; with dns: POD_IP and dns's port
+    peers        all pods, this one too: NAME=HOST:PORT
+    dns          HOST:PORT of a headless Service
+    token_file   the token of a peer, sent to the others; without one, TLS tells who this is
+    connect_s, answer_s     how long another pod may take to be reached, and to answer
+    health_s     every so often the others are asked whether they serve; 0: their source knows
+    drain_s      how long handing over may take when this pod leaves
+    linger_s     how long it goes on serving at least, until everybody knows that it isn't ready
+    """
+
+    name: str = ""
+    peers: tuple[str, ...] = ()
+    dns: str = ""
+    endpoint_slices: EndpointSliceSettings = field(default_factory=EndpointSliceSettings)
+    token_file: str = ""
+    tls: PeerTlsSettings = field(default_factory=PeerTlsSettings)
+    connect_s: float = 0.5
+    answer_s: float = 5.0
+    health_s: float = 1.0
+    drain_s: float = 20.0
+    linger_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.peers, self.dns, self.endpoint_slices.service))) > 1:
+            raise InvalidRequest("settings.value", "pods has one of peers, dns and endpoint_slices")
+        for name in ("connect_s", "answer_s"):
+            if not getattr(self, name):
+                raise InvalidRequest("settings.value", f"pods.{name} is more than none")
+
+    @property
+    def several(self) -> bool:
+        return bool(self.peers or self.dns or self.endpoint_slices.service)
+
+
+@dataclass(frozen=True, slots=True)
 class TierSettings:
     tokenizers: tuple[TokenizerSettings, ...]
     grpc: str = "127.0.0.1:50051"
@@ -205,6 +275,7 @@ class TierSettings:
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     security: SecuritySettings = field(default_factory=SecuritySettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
+    pods: PodSettings = field(default_factory=PodSettings)
 
     def __post_init__(self) -> None:
         if not self.tokenizers:
@@ -234,6 +305,20 @@ def parse_settings(data: bytes) -> TierSettings:
 
 def faults_allowed() -> bool:
     return os.environ.get("TOKTIER_ALLOW_FAULTS") == "1"
+
+
+def own_name(pods: PodSettings) -> str:
+    """Of this pod among the others. Raises `InvalidRequest` (`pods.name`)."""
+    if pods.name:
+        return pods.name
+    if not pods.dns:
+        return os.environ.get("POD_NAME") or socket.gethostname()
+    address = os.environ.get("POD_IP")
+    if not address:
+        raise InvalidRequest("pods.name", "with pods.dns a pod is known by its address: set pods.name or POD_IP")
+    return (
+        f"[{address}]:{pods.dns.rpartition(':')[2]}" if ":" in address else f"{address}:{pods.dns.rpartition(':')[2]}"
+    )
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:

@@ -1,23 +1,27 @@
 """One tokenizer, ready to serve: reference, rule, encoder and repair, put together as admission allows.
 
 Guarantee: `encode` and every session give the reference's IDs. What isn't admitted isn't used: without a compiled
-snapshot that fits exactly, and after `quarantine`, everything is encoded whole by the reference.
+snapshot that fits exactly, and after `quarantine`, everything is encoded whole by the reference. A text with untrusted
+spans gets the IDs of `encoders.trust`, by the fast path where admission has tried it with such texts.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 
 from .admission.compiled import CompiledSnapshot, Verdict
 from .core.errors import StateCorrupt
 from .core.repair import Repairer, TemplateIds
+from .core.trust import NO_SPANS, Spans, check_spans
 from .core.values import check_text
 from .encoders.assemble import Cores, build_text_encoder
 from .encoders.candidates import encoder_version
 from .encoders.reference import Reference
+from .encoders.trust import TrustReference
 from .encoders.whole import WholeEncoder, build_whole
 from .ports import Ids, TextEncoder
 
@@ -25,7 +29,8 @@ from .ports import Ids, TextEncoder
 class TierTokenizer:
     """A snapshot in service. Thread-safe.
 
-    repairer   None where every change costs a full encode: no rule, not admitted, or quarantined
+    repairer        None where every change costs a full encode: no rule, not admitted, or quarantined
+    trust_admitted  whether fast paths serve texts with untrusted spans, as long as there are any
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class TierTokenizer:
         self.fingerprint = compiled.fingerprint
         self.template = TemplateIds(reference.prefix_ids, reference.suffix_ids)
         self.quarantined = False
+        self.trust_admitted = False
         self._quarantine_lock = threading.Lock()
         self.cores: Cores | None = None
         self.whole: WholeEncoder | None = None
@@ -59,6 +65,8 @@ class TierTokenizer:
         if compiled.whole is not None:
             rebuild = partial(build_whole, reference, compiled.encoder)
             self.text_encoder = self.whole = WholeEncoder(encoder, rebuild(), compiled.whole.unsafe_points(), rebuild)
+        self.trust_admitted = compiled.trust_admitted
+        trusting = self.text_encoder if self.trust_admitted else None
         if compiled.rule.kind != "none":
             self.repairer = Repairer(
                 fingerprint=self.fingerprint,
@@ -67,19 +75,42 @@ class TierTokenizer:
                 encode_chunks=self.text_encoder.encode_chunks,
                 overlap_chars=compiled.longest_entry_chars + 1,
                 template=self.template,
+                encode_untrusted=trusting.encode_untrusted if trusting else None,
+                encode_untrusted_chunks=trusting.encode_untrusted_chunks if trusting else None,
             )
 
-    def encode(self, text: str) -> Ids:
-        """All IDs of `text`, template tokens included where the policy asks for them."""
-        return self.template.around(self.encode_text(text))
+    def encode(self, text: str, untrusted: Sequence[tuple[int, int]] = NO_SPANS) -> Ids:
+        """All IDs of `text`, template tokens included where the policy asks for them.
 
-    def encode_text(self, text: str) -> Ids:
+        `untrusted`: ranges of characters (start, stop), in order, in which no added token is recognized. Raises
+        `InvalidRequest` for ranges that aren't (`trust.*`) and `UnsupportedTokenizer` (`trust.unsupported`).
+        """
+        return self.template.around(self.encode_text(text, untrusted))
+
+    def encode_text(self, text: str, untrusted: Sequence[tuple[int, int]] = NO_SPANS) -> Ids:
         """The IDs of `text` without template tokens, by the fastest admitted way."""
         check_text(text)
         encoder = self.text_encoder
+        spans = check_spans(untrusted, len(text)) if untrusted else NO_SPANS
+        if spans:
+            if encoder is None or not self.trust_admitted:
+                return self.trust.encode(text, spans)
+            return encoder.encode_untrusted(text, spans)
         if encoder is None:
             return self.reference.encode_text_apart(text)
         return encoder.encode_full(text)
+
+    def encode_by_reference(self, text: str, untrusted: Spans = NO_SPANS) -> Ids:
+        """`encode_text` without any fast path; `untrusted` is in canonical form."""
+        return self.trust.encode(text, untrusted) if untrusted else self.reference.encode_text_apart(text)
+
+    @cached_property
+    def trust(self) -> TrustReference:
+        """What defines the IDs of texts with untrusted spans.
+
+        Raises `UnsupportedTokenizer` (`trust.unsupported`) where nothing does.
+        """
+        return TrustReference(self.reference)
 
     def quarantine(self) -> bool:
         """From now on the reference only, for as long as this object lives; whether this call made it so."""

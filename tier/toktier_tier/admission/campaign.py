@@ -5,8 +5,9 @@ every phase without one divergence, and every planted fault was caught by the ve
 budget and libraries give the same report: work is counted, not timed (`budget_s` is nominal).
 
 Phases: rule (split level and ID level), pipeline (added tokens and normalizer against the whole reference), then
-planted faults, and per candidate a probe of every code point, IDs, replayed sessions, and history. Last, the
-whole-file form of the candidate that serves (see `whole`).
+planted faults, and per candidate a probe of every code point, IDs, replayed sessions, and history; then the
+whole-file form of the candidate that serves (see `whole`), and what serves with untrusted spans (see `trust`). The
+verdict on those stands by itself.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from .faults import ENCODER_FAULTS, FAULT_HISTORIES, FAULT_TEXTS, Liar, plant_ru
 from .probe import ProbeResult, probe_encoders
 from .report import Phase, Report
 from .texts import Texts
+from .trust import not_tried, try_trust
 from .whole import try_whole
 
 FAULT_STRINGS = 3_000
@@ -126,6 +128,8 @@ def _conclude(
     snapshot = campaign.reference.snapshot
     settled = campaign.settled
     exact = [name for name in CANDIDATES if name in encoders and encoders[name].verdict is Verdict.ADMITTED]
+    serving = exact[0] if exact else "reference"
+    trust = try_trust(campaign, encoders, serving) if verdict is Verdict.ADMITTED else not_tried(campaign, reason)
     compiled = CompiledSnapshot(
         fingerprint=snapshot.fingerprint,
         sha256=snapshot.sha256,
@@ -133,10 +137,11 @@ def _conclude(
         verdict=verdict,
         reason=reason,
         rule=campaign.rule if verdict is Verdict.ADMITTED else no_rule(reason, campaign.rule.detail),
-        encoder=exact[0] if exact else "reference",
+        encoder=serving,
         encoders=encoders,
         longest_entry_chars=campaign.overlap_chars - 1,
         settled=(ranges_of(settled.always), ranges_of(settled.alone)) if settled is not None else None,
+        trust=trust,
     )
     report = Report(
         snapshot=snapshot,
@@ -148,6 +153,7 @@ def _conclude(
         verdict=verdict,
         reason=reason,
         encoder=compiled.encoder,
+        trust=trust,
         compiled_digest=compiled.digest,
     )
     campaign.progress("done", 1.0)

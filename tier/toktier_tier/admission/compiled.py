@@ -53,6 +53,20 @@ class EncoderVerdict:
         return points_of(self.unsafe)
 
 
+@dataclass(frozen=True)
+class TrustVerdict:
+    """What was found about texts with untrusted spans.
+
+    `Admitted`: the fast paths serve them; `ReferenceOnly`: the reference does, or nothing (reason `trust.unsupported`);
+    `Rejected`: a fast path was caught at other IDs than those that are defined, so the reference serves them.
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    checks: int = 0
+    divergences: int = 0
+
+
 def whole_name(name: str) -> str:
     """Under which the whole-file form of candidate `name` is listed."""
     return f"{name}/whole"
@@ -65,6 +79,7 @@ class CompiledSnapshot:
     encoder   the admitted encoder that serves: a candidate's name or `reference`
     encoders  verdicts by name; `<name>/whole` is a candidate's whole-file form
     settled   what the normalizer leaves as it is: `always` and `alone` of `core.classes.Settled`; None: not applicable
+    trust     None in files from before untrusted spans were tried: the reference serves them
     """
 
     fingerprint: str
@@ -77,6 +92,12 @@ class CompiledSnapshot:
     encoders: Mapping[str, EncoderVerdict] = field(default_factory=dict)
     longest_entry_chars: int = 1
     settled: tuple[Ranges, Ranges] | None = None
+    trust: TrustVerdict | None = None
+
+    @property
+    def trust_admitted(self) -> bool:
+        """Whether fast paths may serve texts with untrusted spans."""
+        return self.verdict is Verdict.ADMITTED and self.trust is not None and self.trust.verdict is Verdict.ADMITTED
 
     @property
     def unsafe(self) -> Bools | None:
@@ -94,7 +115,7 @@ class CompiledSnapshot:
 
     def to_bytes(self) -> bytes:
         rule = self.rule
-        document = {
+        document: dict[str, Any] = {
             "format": COMPILED_FORMAT,
             "deriver": DERIVER_VERSION,
             "fingerprint": self.fingerprint,
@@ -123,6 +144,8 @@ class CompiledSnapshot:
                 "stages": [dataclasses.asdict(stage) for stage in rule.stages],
             },
         }
+        if self.trust is not None:
+            document["trust"] = {**dataclasses.asdict(self.trust), "verdict": self.trust.verdict.value}
         return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
     @property
@@ -174,6 +197,7 @@ def from_bytes(data: bytes) -> CompiledSnapshot:
             encoders,
             int(document["longest_entry_chars"]),
             _settled(document["settled"]),
+            _trust(document.get("trust")),
         )
     except StateCorrupt:
         raise
@@ -190,6 +214,15 @@ def _settled(raw: Any) -> tuple[Ranges, Ranges] | None:
         return None
     always, alone = raw
     return _ranges(always), _ranges(alone)
+
+
+def _trust(raw: Any) -> TrustVerdict | None:
+    if raw is None:
+        return None
+    reason, checks, divergences = raw["reason"], raw["checks"], raw["divergences"]
+    if not isinstance(reason, str) or type(checks) is not int or type(divergences) is not int:
+        raise ValueError("a verdict's fields have other types")
+    return TrustVerdict(Verdict(raw["verdict"]), reason, checks, divergences)
 
 
 def save(compiled: CompiledSnapshot, directory: Path) -> Path:

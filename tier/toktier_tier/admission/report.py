@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.boundaries import BoundaryRule
 from ..core.snapshot import Snapshot
-from .compiled import EncoderVerdict, Verdict
+from .compiled import EncoderVerdict, TrustVerdict, Verdict
 
 REPORT_FORMAT = "toktier-admission/1"
 MAX_EXAMPLES = 5
@@ -51,19 +51,21 @@ class Report:
     verdict: Verdict
     reason: str
     encoder: str
+    trust: TrustVerdict
     compiled_digest: str
 
     @property
     def checks(self) -> int:
-        return sum(phase.checks for phase in self._own()) + sum(e.checks for e in self.encoders.values())
+        others = sum(e.checks for e in self.encoders.values()) + self.trust.checks
+        return sum(phase.checks for phase in self._own()) + others
 
     @property
     def divergences(self) -> int:
-        """Of the rule and the pipeline; a rejected candidate's are with its own verdict."""
+        """Of the rule and the pipeline; a rejected candidate's, and those of trust, are with their own verdicts."""
         return sum(phase.divergences for phase in self._own())
 
     def _own(self) -> list[Phase]:
-        return [phase for phase in self.phases if phase.name.partition(":")[0] not in self.encoders]
+        return [phase for phase in self.phases if phase.name.partition(":")[0] not in (*self.encoders, "trust")]
 
     def to_document(self) -> dict[str, Any]:
         boundary, pairs = self.rule.pairs()
@@ -108,6 +110,7 @@ class Report:
                 }
                 for name, found in sorted(self.encoders.items())
             },
+            "trust": {**vars(self.trust), "verdict": self.trust.verdict.value},
             "verdict": self.verdict.value,
             "reason": self.reason,
             "encoder": self.encoder,

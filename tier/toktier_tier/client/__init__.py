@@ -6,6 +6,8 @@ with TierClient("localhost:50051") as tier:
     session.append(" and more")
     session.ids  # numpy uint32
 
+Where pods may be lost: session = tier.open("agent-1", text, text_of=lambda: text_as_it_is_now).
+
 With credentials: TierClient("tier:50051", token=TOKEN, tls=Tls(ca="ca.pem")).
 """
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 
+from ..core.errors import RevisionConflict, SessionNotFound
 from ..core.values import Ids, Patch
-from ..transport.messages import MESSAGE_LIMITS, bytes_of, ids_of, patch_of
+from ..transport.messages import bytes_of, ids_of, patch_of
 from ..transport.status import error_of
 from ..transport.v1 import toktier_pb2 as pb
 from ..transport.v1.toktier_pb2_grpc import TokenizerServiceStub
@@ -35,18 +37,18 @@ class AsyncTierClient:
         if channel is not None:
             self._channel = channel
         elif tls is not None:
-            options = (*MESSAGE_LIMITS, *tls.options())
+            options = (*requests.CHANNEL_OPTIONS, *tls.options())
             self._channel = grpc.aio.secure_channel(address, tls.credentials(), options=options)
         else:
-            self._channel = grpc.aio.insecure_channel(address, options=MESSAGE_LIMITS)
+            self._channel = grpc.aio.insecure_channel(address, options=requests.CHANNEL_OPTIONS)
         self._stub = TokenizerServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     async def encode(self, text: str) -> Ids:
         answer = await self.call(self._stub.Encode, requests.encode(self.model, "", text, None))
         return ids_of(answer.patch.ids)
 
-    async def open(self, session: str, text: str = "") -> AsyncSession:
-        found = AsyncSession(self, session)
+    async def open(self, session: str, text: str = "", *, text_of: requests.TextOf | None = None) -> AsyncSession:
+        found = AsyncSession(self, session, text_of)
         request = pb.OpenSessionRequest(model=self.model, session=session, text=text)
         found.take(await self.call(self._stub.OpenSession, request))
         return found
@@ -79,8 +81,10 @@ class AsyncTierClient:
 class AsyncSession:
     """As `Session`. One change at a time: two at once would race for the revision, and one of them would lose."""
 
-    def __init__(self, client: AsyncTierClient, name: str) -> None:
+    def __init__(self, client: AsyncTierClient, name: str, text_of: requests.TextOf | None = None) -> None:
         self._client, self._stub, self.name = client, client._stub, name
+        self._text_of = text_of
+        self.reopened: Counter[str] = Counter()
         self._buffer = IdBuffer()
 
     @property
@@ -93,19 +97,27 @@ class AsyncSession:
 
     async def append(self, delta: str) -> Patch:
         request = requests.append(self._client.model, self.name, delta, self.revision)
-        return self.take(await self._client.call(self._stub.Append, request))
+        return await self._change(self._stub.Append, request, self._text_of)
 
     async def edit(self, start_chars: int, stop_chars: int, replacement: str) -> Patch:
         request = requests.edit(self._client.model, self.name, start_chars, stop_chars, replacement, self.revision)
-        return self.take(await self._client.call(self._stub.Edit, request))
+        return await self._change(self._stub.Edit, request, self._text_of)
 
     async def full_text(self, text: str) -> Patch:
         request = requests.encode(self._client.model, self.name, text, self.revision)
-        return self.take(await self._client.call(self._stub.Encode, request))
+        return await self._change(self._stub.Encode, request, self._text_of and (lambda: text))
 
     async def close(self) -> bool:
         request = pb.CloseSessionRequest(model=self._client.model, session=self.name)
         return bool((await self._client.call(self._stub.CloseSession, request)).closed)
+
+    async def _change(self, method: Callable[..., Any], request: Any, text_of: requests.TextOf | None) -> Patch:
+        try:
+            return self.take(await self._client.call(method, request))
+        except (SessionNotFound, RevisionConflict) as error:
+            again = requests.reopen(self._client.model, self.name, error, text_of)
+            self.reopened[error.code] += 1
+        return self.take(await self._client.call(self._stub.OpenSession, again))
 
     def take(self, answer: Any) -> Patch:
         patch = patch_of(answer.patch)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
-from ..core.errors import InvalidRequest
+from ..core.errors import InvalidRequest, TierError
+from ..transport.messages import MESSAGE_LIMITS
 from ..transport.v1 import toktier_pb2 as pb
 
 DEFAULT_TIMEOUT_S = 30.0
+LOST = frozenset({"session.not_found", "session.revision_conflict"})
+"""What a change is answered whose session the tier hasn't got, or has as it never was for its only writer."""
+CHANNEL_OPTIONS = (
+    *MESSAGE_LIMITS,
+    ("grpc.initial_reconnect_backoff_ms", 100),  # a pod that is back is found within a second
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+TextOf = Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +74,10 @@ def edit(model: str, session: str, start: int, stop: int, replacement: str, expe
         replacement=replacement,
         expected_revision=expected,
     )
+
+
+def reopen(model: str, session: str, error: TierError, text_of: TextOf | None) -> pb.OpenSessionRequest:
+    """The request that makes a session again after a change was answered `error`. Raises `error` where it can't."""
+    if text_of is None or error.code not in LOST:
+        raise error
+    return pb.OpenSessionRequest(model=model, session=session, text=text_of())

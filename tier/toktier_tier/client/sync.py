@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 
+from ..core.errors import RevisionConflict, SessionNotFound
 from ..core.values import Ids, Patch
-from ..transport.messages import MESSAGE_LIMITS, bytes_of, ids_of, patch_of
+from ..transport.messages import bytes_of, ids_of, patch_of
 from ..transport.status import error_of
 from ..transport.v1 import toktier_pb2 as pb
 from ..transport.v1.toktier_pb2_grpc import TokenizerServiceStub
@@ -39,10 +41,10 @@ class TierClient:
         if channel is not None:
             self._channel = channel
         elif tls is not None:
-            options = (*MESSAGE_LIMITS, *tls.options())
+            options = (*requests.CHANNEL_OPTIONS, *tls.options())
             self._channel = grpc.secure_channel(address, tls.credentials(), options=options)
         else:
-            self._channel = grpc.insecure_channel(address, options=MESSAGE_LIMITS)
+            self._channel = grpc.insecure_channel(address, options=requests.CHANNEL_OPTIONS)
         self._stub = TokenizerServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     def encode(self, text: str) -> Ids:
@@ -50,9 +52,13 @@ class TierClient:
         answer = self.call(self._stub.Encode, requests.encode(self.model, "", text, None))
         return ids_of(answer.patch.ids)
 
-    def open(self, session: str, text: str = "") -> Session:
-        """Start a session, or start it over."""
-        found = Session(self, session)
+    def open(self, session: str, text: str = "", *, text_of: requests.TextOf | None = None) -> Session:
+        """Start a session, or start it over.
+
+        text_of   the session's whole text, with the change that is being made: where the tier has lost the session (a
+                  pod was lost, or it was evicted) it is opened again with that. For the only writer of a session.
+        """
+        found = Session(self, session, text_of)
         found.take(
             self.call(self._stub.OpenSession, pb.OpenSessionRequest(model=self.model, session=session, text=text))
         )
@@ -82,10 +88,15 @@ class TierClient:
 
 
 class Session:
-    """A session and its IDs. Each change names the revision it was made for: a stale one raises `RevisionConflict`."""
+    """A session and its IDs. Each change names the revision it was made for: a stale one raises `RevisionConflict`.
 
-    def __init__(self, client: TierClient, name: str) -> None:
+    reopened    how often it was opened again, by the code of what was answered
+    """
+
+    def __init__(self, client: TierClient, name: str, text_of: requests.TextOf | None = None) -> None:
         self._client, self._stub, self.name = client, client._stub, name
+        self._text_of = text_of
+        self.reopened: Counter[str] = Counter()
         self._buffer = IdBuffer()
 
     @property
@@ -99,20 +110,28 @@ class Session:
 
     def append(self, delta: str) -> Patch:
         request = requests.append(self._client.model, self.name, delta, self.revision)
-        return self.take(self._client.call(self._stub.Append, request))
+        return self._change(self._stub.Append, request, self._text_of)
 
     def edit(self, start_chars: int, stop_chars: int, replacement: str) -> Patch:
         request = requests.edit(self._client.model, self.name, start_chars, stop_chars, replacement, self.revision)
-        return self.take(self._client.call(self._stub.Edit, request))
+        return self._change(self._stub.Edit, request, self._text_of)
 
     def full_text(self, text: str) -> Patch:
         """Make `text` the session's text; the tier finds what it has in common with the old one."""
         request = requests.encode(self._client.model, self.name, text, self.revision)
-        return self.take(self._client.call(self._stub.Encode, request))
+        return self._change(self._stub.Encode, request, self._text_of and (lambda: text))
 
     def close(self) -> bool:
         request = pb.CloseSessionRequest(model=self._client.model, session=self.name)
         return bool(self._client.call(self._stub.CloseSession, request).closed)
+
+    def _change(self, method: Callable[..., Any], request: Any, text_of: requests.TextOf | None) -> Patch:
+        try:
+            return self.take(self._client.call(method, request))
+        except (SessionNotFound, RevisionConflict) as error:
+            again = requests.reopen(self._client.model, self.name, error, text_of)
+            self.reopened[error.code] += 1
+        return self.take(self._client.call(self._stub.OpenSession, again))
 
     def take(self, answer: Any) -> Patch:
         patch = patch_of(answer.patch)

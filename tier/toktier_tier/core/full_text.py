@@ -9,19 +9,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .session import SessionState
+from .trust import NO_SPANS, Spans, clipped, common_end, common_start
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The stored text becomes the given one when characters start..stop are replaced by `replacement`."""
+    """The stored text becomes the given one when characters start..stop are replaced by `replacement`.
+
+    untrusted   the spans of `replacement`
+    """
 
     start: int
     stop: int
     replacement: str
+    untrusted: Spans = NO_SPANS
 
 
-def compare(state: SessionState, text: str) -> Difference | None:
-    """None if the change reaches into text of which only a digest is left."""
+def compare(state: SessionState, text: str, untrusted: Spans = NO_SPANS) -> Difference | None:
+    """None if the change reaches into text of which only a digest is left. Equal characters whose trust differs are
+    a difference."""
+    found = _compare(state, text)
+    if found is None or not (untrusted or state.untrusted):
+        return found
+    chars, new_chars = state.chars, len(text)
+    start = common_start(state.untrusted, untrusted, found.start)
+    after = chars - found.stop
+    if start < found.start == found.stop == chars == new_chars:
+        after = chars - start
+    after = common_end(state.untrusted, chars, untrusted, new_chars, after)
+    stop = new_chars - after
+    return Difference(start, chars - after, text[start:stop], clipped(untrusted, start, stop))
+
+
+def _compare(state: SessionState, text: str) -> Difference | None:
     data = text.encode("utf-8")
     offset = start = 0
     equal = 0

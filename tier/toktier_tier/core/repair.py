@@ -6,6 +6,9 @@ again and must give the stored IDs, and the part of the new window that lies out
 mismatch is never spliced: the caller gets `WitnessMismatch` with the state untouched.
 
 Why it is right: docs/decisions/0004-repair.md. Positions are in characters.
+
+With untrusted spans nothing changes but what encodes a window: it is told the window's part of them. A boundary is one
+whatever is trusted (docs/decisions/0007-untrusted-spans.md).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from .boundaries import BoundaryRule
 from .errors import InvalidRequest, StateError
 from .pipeline import Position
 from .session import Piece, SessionState
+from .trust import NO_SPANS, Spans, clipped, spliced
 from .values import Certificate, Ids, Patch, Reason, Route, check_text
 
 CHUNKED_CHARS = 24_576
@@ -29,10 +33,16 @@ WIDE_CHARS = 2_048
 
 EncodeText = Callable[[str, Position], Ids]
 EncodeChunks = Callable[[str, Position], list[Piece]]
+EncodeUntrusted = Callable[[str, Spans, Position], Ids]
+EncodeUntrustedChunks = Callable[[str, Spans, Position], list[Piece]]
 
 
 class WitnessMismatch(StateError):
     """Encoding known text again gave other IDs: the rule, the encoder or the state is wrong. Nothing was changed."""
+
+
+class TrustNotAdmitted(StateError):
+    """The text has untrusted spans, and this repairer may not encode such texts. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +76,29 @@ class _Window:
     stop: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Marked:
+    """A stretch of text with its untrusted spans."""
+
+    text: str
+    untrusted: Spans
+    encoder: EncodeText
+    untrusted_encoder: EncodeUntrusted | None
+
+    def encode(self, start: int, stop: int, where: Position) -> Ids:
+        """IDs of characters start..stop."""
+        if not self.untrusted:
+            return self.encoder(self.text[start:stop], where)
+        assert self.untrusted_encoder is not None
+        return self.untrusted_encoder(self.text[start:stop], clipped(self.untrusted, start, stop), where)
+
+
 class Repairer:
     """Applies changes to session states of one snapshot. Holds no state; thread-safe if its encoders are.
 
-    overlap_chars   length of the witness: more than the longest vocabulary entry
+    overlap_chars       length of the witness: more than the longest vocabulary entry
+    encode_untrusted    what encodes text with untrusted spans; without it a state that has or gets some raises
+                        `TrustNotAdmitted`
     """
 
     def __init__(
@@ -81,27 +110,38 @@ class Repairer:
         encode_chunks: EncodeChunks,
         overlap_chars: int,
         template: TemplateIds = TemplateIds(),
+        encode_untrusted: EncodeUntrusted | None = None,
+        encode_untrusted_chunks: EncodeUntrustedChunks | None = None,
     ) -> None:
         if rule.kind == "none":
             raise InvalidRequest("repair.no_rule", "repair needs a boundary rule")
         self.fingerprint, self.rule, self.template = fingerprint, rule, template
         self.overlap_chars = overlap_chars
         self._encode, self._encode_chunks = encode, encode_chunks
+        self._encode_untrusted, self._encode_untrusted_chunks = encode_untrusted, encode_untrusted_chunks
         self._prefix, self._suffix = len(template.prefix), len(template.suffix)
 
-    def open(self, text: str, *, keep_text: bool = True) -> SessionState:
+    @property
+    def takes_untrusted(self) -> bool:
+        """Whether texts may have untrusted spans."""
+        return self._encode_untrusted is not None and self._encode_untrusted_chunks is not None
+
+    def open(self, text: str, *, keep_text: bool = True, untrusted: Spans = NO_SPANS) -> SessionState:
         """A new session's state for `text`: one full encode."""
         check_text(text)
         state = SessionState(keep_text=keep_text)
         if text:
-            state.replace_segments(0, None, self._encode_chunks(text, Position.TEXT_START))
+            state.replace_segments(0, None, self._chunks(text, untrusted, Position.TEXT_START))
+            state.mark_untrusted(untrusted)
         return state
 
-    def append(self, state: SessionState, delta: str) -> Patch:
-        """Add `delta` at the end of the text."""
+    def append(self, state: SessionState, delta: str, untrusted: Spans = NO_SPANS) -> Patch:
+        """Add `delta`, with its `untrusted` spans, at the end of the text."""
         check_text(delta)
         if not delta:
             return self._unchanged(state)
+        if untrusted or state.untrusted:
+            return self._replace(state, state.chars, state.chars, delta, untrusted)
         tail, count = state.tail, state.count
         end = len(tail)
         text = tail + delta
@@ -161,18 +201,26 @@ class Repairer:
             ),
         )
 
-    def replace(self, state: SessionState, start: int, stop: int, replacement: str) -> Patch:
-        """Put `replacement` in place of characters start..stop. Truncation and insertion are special cases.
+    def replace(
+        self, state: SessionState, start: int, stop: int, replacement: str, untrusted: Spans = NO_SPANS
+    ) -> Patch:
+        """Put `replacement`, with its `untrusted` spans, in place of characters start..stop.
 
+        Truncation and insertion are special cases, and so is a change of nothing but trust.
         Raises `StateError` (`session.text_not_kept`) if the text there is gone, and leaves the state as it was.
         """
         check_text(replacement)
         if not (isinstance(start, int) and isinstance(stop, int) and 0 <= start <= stop <= state.chars):
             raise InvalidRequest("edit.out_of_range", "an edit lies within the text", text_chars=state.chars)
         if start == stop == state.chars:
-            return self.append(state, replacement)
+            return self.append(state, replacement, untrusted)
         if start == stop and not replacement:
             return self._unchanged(state)
+        return self._replace(state, start, stop, replacement, untrusted)
+
+    def _replace(self, state: SessionState, start: int, stop: int, replacement: str, untrusted: Spans) -> Patch:
+        if untrusted or state.untrusted:
+            self._need_trust()
         first, last = state.find(max(start - 1, 0)), state.find(stop)
         with_tail = last >= len(state.segments)
         region, ids = _gather(state, first, last)
@@ -182,22 +230,23 @@ class Repairer:
         window = self._window(region, edited, start - offset, stop - offset)
         shift = len(edited) - len(region)
         where = Position.CONTINUATION if window.start else position
-        encode = self._encode
-        old = encode(region[window.start : window.stop], where)
+        spans = spliced(state.untrusted, start, stop, untrusted, len(replacement))
+        encoders = self._encode, self._encode_untrusted
+        before = _Marked(region, clipped(state.untrusted, offset, offset + len(region)), *encoders)
+        after = _Marked(edited, clipped(spans, offset, offset + len(edited)), *encoders)
+        old = before.encode(window.start, window.stop, where)
         if window.stop == len(region):
             kept = len(ids) - len(old)
         else:
-            kept = len(encode(region[: window.start], position)) if window.start else 0
-        after = kept + len(old)
-        if kept < 0 or (window.start == 0 and kept) or ids[kept:after].tobytes() != old.tobytes():
+            kept = len(before.encode(0, window.start, position)) if window.start else 0
+        upto = kept + len(old)
+        if kept < 0 or (window.start == 0 and kept) or ids[kept:upto].tobytes() != old.tobytes():
             raise WitnessMismatch("repair.witness_mismatch", "the window's old text doesn't give the stored IDs")
-        overlap = len(encode(region[window.start : window.boundary], where)) if window.boundary > window.start else 0
+        overlap = len(before.encode(window.start, window.boundary, where)) if window.boundary > window.start else 0
         overlap_after = (
-            len(encode(region[window.resume : window.stop], Position.CONTINUATION))
-            if window.stop > window.resume
-            else 0
+            len(before.encode(window.resume, window.stop, Position.CONTINUATION)) if window.stop > window.resume else 0
         )
-        new_pieces = self._encode_window(edited[window.start : window.stop + shift], where)
+        new_pieces = self._encode_window(after, window.start, window.stop + shift, where)
         new = np.concatenate([ids for _, ids in new_pieces]) if new_pieces else old[:0]
         witness = old[:overlap].tobytes()
         if (
@@ -207,23 +256,24 @@ class Repairer:
         ):
             raise WitnessMismatch("repair.witness_mismatch", "the window's new text changes IDs outside the boundaries")
         if first == len(state.segments) and len(edited) <= CHUNKED_CHARS:
-            state.splice_tail(edited, kept, np.concatenate([new, ids[after:]]))
+            state.splice_tail(edited, kept, np.concatenate([new, ids[upto:]]))
             state.mark(window.start, kept)
             state.seal()
         else:
             front = (region[: window.start], ids[:kept])
-            back = (region[window.stop :], ids[after:])
+            back = (region[window.stop :], ids[upto:])
             state.replace_segments(first, None if with_tail else last + 1, [front, *new_pieces, back])
+        state.mark_untrusted(spans)
         state.revision += 1
-        before = self._prefix + tokens_before
+        tokens_before += self._prefix
         widened = (
             start - offset - window.start > self.overlap_chars + 2 * WIDE_CHARS
             or window.stop - (stop - offset) > self.overlap_chars + 2 * WIDE_CHARS
         )
         return Patch(
-            keep=before + kept + overlap,
+            keep=tokens_before + kept + overlap,
             ids=new[overlap : len(new) - overlap_after],
-            resume=before + after - overlap_after,
+            resume=tokens_before + upto - overlap_after,
             total=self._prefix + state.tokens + self._suffix,
             revision=state.revision,
             route=Route.REPAIR,
@@ -240,10 +290,21 @@ class Repairer:
             ),
         )
 
-    def _encode_window(self, text: str, where: Position) -> list[Piece]:
-        if len(text) > CHUNKED_CHARS:
+    def _need_trust(self) -> None:
+        if not self.takes_untrusted:
+            raise TrustNotAdmitted("trust.not_admitted", "nothing here encodes text with untrusted spans")
+
+    def _encode_window(self, text: _Marked, start: int, stop: int, where: Position) -> list[Piece]:
+        if stop - start > CHUNKED_CHARS:
+            return self._chunks(text.text[start:stop], clipped(text.untrusted, start, stop), where)
+        return [(text.text[start:stop], text.encode(start, stop, where))] if start < stop else []
+
+    def _chunks(self, text: str, untrusted: Spans, where: Position) -> list[Piece]:
+        if not untrusted:
             return self._encode_chunks(text, where)
-        return [(text, self._encode(text, where))] if text else []
+        self._need_trust()
+        assert self._encode_untrusted_chunks is not None
+        return self._encode_untrusted_chunks(text, untrusted, where)
 
     def _window(self, region: str, edited: str, start: int, stop: int) -> _Window:
         """Boundaries around region[start:stop] that hold in the old region and in the edited one."""

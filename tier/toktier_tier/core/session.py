@@ -6,6 +6,8 @@ Rules:
     itself (the first at the text's start, the others as continuations).
  3. Segments never change; an edit replaces them. Only the tail grows.
  4. With `keep_text` off, a sealed segment keeps its length and digest but not its text.
+ 5. `untrusted` are the spans of the whole text in which no added token is recognized; a segment's IDs are those of its
+    text with its part of them.
 
 So an append costs nothing that grows with the context, and a mid-context edit rewrites one or two segments.
 Per token: 4 bytes of ID, and the text in UTF-8 where it is kept.
@@ -23,6 +25,7 @@ import numpy as np
 
 from .errors import StateError
 from .pipeline import Position
+from .trust import NO_SPANS, Spans
 from .values import Ids
 
 SEGMENT_CHARS = 8_192
@@ -31,6 +34,7 @@ TAIL_CHARS = 8_192
 TAIL_KEEP_CHARS = 4_096
 SEGMENT_OVERHEAD_BYTES = 320
 SESSION_OVERHEAD_BYTES = 2_048
+SPAN_BYTES = 128
 
 Piece = tuple[str, Ids]
 """A stretch of text between two boundaries, and its IDs."""
@@ -72,6 +76,7 @@ class SessionState:
 
     revision    counts committed changes
     marks       (characters, tokens) from the tail's start to known boundaries in the tail, ascending
+    untrusted   set by `mark_untrusted`
     """
 
     __slots__ = (
@@ -85,6 +90,7 @@ class SessionState:
         "segments",
         "tail",
         "tokens_before",
+        "untrusted",
     )
 
     def __init__(self, *, keep_text: bool = True) -> None:
@@ -98,6 +104,7 @@ class SessionState:
         self.marks: list[tuple[int, int]] = []
         self._buffer = np.empty(0, dtype=np.uint32)
         self._sealed_bytes = 0
+        self.untrusted: Spans = NO_SPANS
 
     @property
     def chars(self) -> int:
@@ -129,7 +136,7 @@ class SessionState:
         return self.keep_text or not self.segments
 
     def state_bytes(self) -> int:
-        """Memory of IDs and text, with a fixed allowance per object: O(1)."""
+        """Memory of IDs, text and spans, with a fixed allowance per object: O(1)."""
         return self._sealed_bytes + self._buffer.nbytes + self.tail.__sizeof__() + SESSION_OVERHEAD_BYTES
 
     def copy(self) -> SessionState:
@@ -142,6 +149,11 @@ class SessionState:
         return twin
 
     # --- changes; callers guarantee rule 2 ---------------------------------------------------------------------
+
+    def mark_untrusted(self, spans: Spans) -> None:
+        """The whole text's untrusted spans from now on."""
+        self._sealed_bytes += SPAN_BYTES * (len(spans) - len(self.untrusted))
+        self.untrusted = spans
 
     def splice_tail(self, text: str, kept: int, ids: Ids) -> None:
         """Make `text` the tail and its IDs the first `kept` old ones and `ids`."""
@@ -191,12 +203,16 @@ class SessionState:
         self.chars_before[start:] = accumulate((s.chars for s in changed), initial=self.chars_before[start])
         self.tokens_before[start:] = accumulate((len(s.ids) for s in changed), initial=self.tokens_before[start])
 
-    def adopt(self, segments: list[Segment], tail: str, tail_ids: Ids, revision: int) -> None:
+    def adopt(
+        self, segments: list[Segment], tail: str, tail_ids: Ids, revision: int, untrusted: Spans = NO_SPANS
+    ) -> None:
         """Become an imported state, as it was exported."""
         self.segments = segments
         self.chars_before = [0, *accumulate(segment.chars for segment in segments)]
         self.tokens_before = [0, *accumulate(len(segment.ids) for segment in segments)]
         self._sealed_bytes = sum(segment.memory_bytes for segment in segments)
+        self.untrusted = NO_SPANS
+        self.mark_untrusted(untrusted)
         self.splice_tail(tail, 0, tail_ids)
         self.marks, self.revision = [], revision
 

@@ -34,6 +34,7 @@ class Reason(StrEnum):
     UNRELATED_TEXT = "session.unrelated_text"  # a full text that shares too little with the state
     WITNESS_MISMATCH = "repair.witness_mismatch"  # re-encoded old text gave other IDs: served by the reference
     QUARANTINED = "snapshot.quarantined"
+    TRUST_NOT_ADMITTED = "trust.not_admitted"  # the text has untrusted spans, which no fast path was admitted for
 
 
 class Certificate(NamedTuple):

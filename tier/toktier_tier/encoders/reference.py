@@ -74,18 +74,35 @@ def _encode_apart(tokenizer: Any, text: str) -> Ids:
 
 
 def _ids_of(encode: Callable[[], Any]) -> Ids:
+    return np.array(_checked(encode).ids, dtype=np.uint32)
+
+
+def _checked(encode: Callable[[], Any]) -> Any:
     try:
-        ids = encode().ids
+        return encode()
     except BaseException as error:  # a Rust panic isn't an Exception
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
         raise InvalidText("text.reference_refuses", f"the reference can't encode this text: {error}"[:300]) from None
-    return np.array(ids, dtype=np.uint32)
 
 
 def encode_of(tokenizer: Any) -> Callable[[str], Ids]:
     """`encode` of a loaded tokenizer, without the template's tokens."""
     return partial(_encode, tokenizer, template=False)
+
+
+def encode_text_of(tokenizer: Any, text: str) -> Ids:
+    """`encode` of a loaded tokenizer without the template's tokens; lets other threads run where the text is long."""
+    return _encode_apart(tokenizer, text)
+
+
+def offsets_of(tokenizer: Any, text: str) -> list[tuple[int, tuple[int, int]]]:
+    """(id, (start, stop)) of every token, without the template's; positions in characters."""
+    if len(text) < APART_CHARS:
+        encoding = _checked(lambda: tokenizer.encode(text, add_special_tokens=False))
+    else:
+        encoding = _checked(lambda: tokenizer.encode_batch([text], add_special_tokens=False)[0])
+    return list(zip(encoding.ids, encoding.offsets, strict=True))
 
 
 class CoreReference:

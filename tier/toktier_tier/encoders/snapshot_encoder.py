@@ -10,7 +10,7 @@ the normalized stretch; per piece between those the core (pre-tokenizer and mode
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
@@ -21,6 +21,7 @@ from ..core.added_tokens import AddedToken, CharacterTests, LiteralSet
 from ..core.boundaries import BoundaryRule
 from ..core.classes import Bools, Settled
 from ..core.pipeline import Pipeline, Position, PreTokenizerStep
+from ..core.trust import NO_SPANS, Spans, clipped, trusted_stretches
 from ..ports import Ids
 from .guarded import Guarded
 
@@ -31,6 +32,8 @@ EMPTY.setflags(write=False)
 
 Normalize = Callable[[str], str]
 Encode = Callable[[str], Ids]
+Found = list[tuple[int, int, int]]
+"""Added tokens as (id, start, end), in order; positions in characters."""
 
 
 class SnapshotEncoder:
@@ -73,6 +76,8 @@ class SnapshotEncoder:
         self._marks = _mark_points(settled, unsafe) if settled is not None else None
         self._rewrite, self._rewrite_prefixes = rewrite, [rewrite_prefixes[position] for position in Position]
         self._stretches = [self._shortest(position) for position in Position]
+        self._pieces = [self._bare(position) for position in Position]
+        self._plain = self._stretches if not self._has_normalized else self._pieces
         self._token_ids: dict[int, Ids] = {}
         for token in added_tokens:
             ids = np.array([token.id], dtype=np.uint32)
@@ -85,16 +90,7 @@ class SnapshotEncoder:
         found = self._find(text)
         if not found:
             return self._stretches[position](text) if text else EMPTY
-        parts: list[Ids] = []
-        at = 0
-        for token, start, end in found:
-            if at < start:
-                parts.append(self._stretches[position](text[at:start]))
-            parts.append(self._token_ids[token])
-            at, position = end, Position.AFTER_TOKEN
-        if at < len(text):
-            parts.append(self._stretches[position](text[at:]))
-        return np.concatenate(parts)
+        return _around(text, found, position, self._stretches, self._token_ids)
 
     def encode_full(self, text: str) -> Ids:
         """`encode` of a whole text; where the reference encodes, large ones use all workers."""
@@ -126,6 +122,48 @@ class SnapshotEncoder:
         for other in others:
             results += other.result()
         return list(zip(chunks, results, strict=True))
+
+    def encode_untrusted(self, text: str, untrusted: Spans, position: Position = Position.TEXT_START) -> Ids:
+        """`encode` with untrusted spans, as `encoders.trust` defines it; only where `trust_refusal` finds nothing."""
+        found = self.recognized(text, untrusted)
+        if found == self.recognized(text):
+            return self.encode(text, position)
+        return self.encode_recognized(text, found, position)
+
+    def encode_untrusted_chunks(
+        self, text: str, untrusted: Spans, position: Position = Position.TEXT_START
+    ) -> list[tuple[str, Ids]]:
+        """`encode_chunks` with untrusted spans."""
+        return encode_cut(self.encode_untrusted, self.cut(text), untrusted, position)
+
+    def recognized(self, text: str, untrusted: Spans = NO_SPANS) -> Found:
+        """The added tokens of both sets, searched in each trusted stretch by itself. The normalizer leaves no trace:
+        where it does anything no token is searched behind it (see `trust_refusal`)."""
+        if not untrusted:
+            return self._recognized(text, 0)
+        return [
+            token
+            for start, stop in trusted_stretches(untrusted, len(text))
+            for token in self._recognized(text[start:stop], start)
+        ]
+
+    def _recognized(self, text: str, offset: int) -> Found:
+        raw = self._find(text)
+        if not self._has_normalized:
+            return [(token, start + offset, end + offset) for token, start, end in raw] if offset else raw
+        found: Found = []
+        at = 0
+        for token, start, end in (*raw, (-1, len(text), len(text))):
+            within = self._normalized.find(text[at:start])
+            found += [(each, first + at + offset, last + at + offset) for each, first, last in within]
+            if token >= 0:
+                found.append((token, start + offset, end + offset))
+            at = end
+        return found
+
+    def encode_recognized(self, text: str, found: Found, position: Position = Position.TEXT_START) -> Ids:
+        """IDs of `text` with the added tokens `found` and no others."""
+        return _around(text, found, position, self._plain, self._token_ids)
 
     def cut(self, text: str, chunk_chars: int = CHUNK_CHARS) -> list[str]:
         """`text` in chunks of about `chunk_chars` characters that end at boundaries (one chunk if none is found).
@@ -183,16 +221,10 @@ class SnapshotEncoder:
         found = self._normalized.find(text)
         if not found:
             return self._piece(text, position)
-        parts: list[Ids] = []
-        at = 0
-        for token, start, end in found:
-            if at < start:
-                parts.append(self._piece(text[at:start], position))
-            parts.append(self._token_ids[token])
-            at, position = end, Position.AFTER_TOKEN
-        if at < len(text):
-            parts.append(self._piece(text[at:], position))
-        return np.concatenate(parts)
+        return _around(text, found, position, self._pieces, self._token_ids)
+
+    def _bare(self, position: Position) -> Encode:
+        return lambda text: self._piece(text, position)
 
     def _piece(self, text: str, position: Position) -> Ids:
         if not text:
@@ -203,6 +235,34 @@ class SnapshotEncoder:
             if self._rewrite_prefixes[position] and not text.startswith(rewrite.source):
                 text = rewrite.source + text
         return self._cores[position].encode(text)
+
+
+def _around(
+    text: str, found: Found, position: Position, between: Sequence[Encode], token_ids: Mapping[int, Ids]
+) -> Ids:
+    """The tokens `found` and, by position, what `between` makes of the text between them."""
+    parts: list[Ids] = []
+    at = 0
+    for token, start, end in found:
+        if at < start:
+            parts.append(between[position](text[at:start]))
+        parts.append(token_ids[token])
+        at, position = end, Position.AFTER_TOKEN
+    if at < len(text):
+        parts.append(between[position](text[at:]))
+    return np.concatenate(parts) if parts else EMPTY
+
+
+def encode_cut(
+    encode: Callable[[str, Spans, Position], Ids], chunks: Iterable[str], untrusted: Spans, position: Position
+) -> list[tuple[str, Ids]]:
+    """(chunk, ids) of `chunks`, whose borders are boundaries: no token, recognized or not, crosses one."""
+    encoded: list[tuple[str, Ids]] = []
+    at = 0
+    for chunk in chunks:
+        encoded.append((chunk, encode(chunk, clipped(untrusted, at, at + len(chunk)), position)))
+        at, position = at + len(chunk), Position.CONTINUATION
+    return encoded
 
 
 UNSETTLED, ALONE, UNSAFE = 1, 2, 4

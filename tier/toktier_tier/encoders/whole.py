@@ -12,11 +12,12 @@ from typing import Any
 
 from ..core.classes import Bools
 from ..core.pipeline import Position
+from ..core.trust import Spans
 from ..ports import Encoder, Ids
 from .candidates import build_candidate
 from .guarded import Guarded
 from .reference import Reference
-from .snapshot_encoder import EMPTY, SnapshotEncoder
+from .snapshot_encoder import EMPTY, SnapshotEncoder, encode_cut
 
 
 def whole_document(reference: Reference) -> dict[str, Any]:
@@ -71,3 +72,15 @@ class WholeEncoder:
         if self.guarded.is_reference:
             return self.staged.encode_chunks(text, position)
         return [(chunk, self.encode(chunk)) for chunk in self.staged.cut(text)]
+
+    def encode_untrusted(self, text: str, untrusted: Spans, position: Position = Position.TEXT_START) -> Ids:
+        """One call where the spans hide no added token, else stage by stage."""
+        found = self.staged.recognized(text, untrusted)
+        if found == self.staged.recognized(text):
+            return self.encode(text, position)
+        return self.staged.encode_recognized(text, found, position)
+
+    def encode_untrusted_chunks(
+        self, text: str, untrusted: Spans, position: Position = Position.TEXT_START
+    ) -> list[tuple[str, Ids]]:
+        return encode_cut(self.encode_untrusted, self.staged.cut(text), untrusted, position)

@@ -5,7 +5,8 @@ For each session, the one used last first:
  1. it is detached: from here on this pod neither serves nor changes it, and requests for it wait;
  2. it is sent to its owner, which checks digest, fingerprint and witness on arrival;
  3. taken: it stays off this pod, and requests for it are told or sent where it went;
-    refused, or never reached: it is attached again, and tried once more if that may help;
+    refused, or never reached: it is attached again, and tried once more if that may help; but where there is another
+    one of its name, it is dropped if this pod leaves (that one is newer), and kept otherwise (it may be an old copy);
     sent, but no answer came: the other pod may have it, so it is forgotten here. At worst that is a state miss.
 
 So at no time do two pods serve it, and nothing that was answered from it is ever undone.
@@ -22,13 +23,14 @@ from dataclasses import dataclass, field
 
 from ..core.errors import SessionBusy, SessionNotFound, StateError, TierError
 from ..ports import Clock
+from ..sessions.affinity import found_by_content_alone, ring_key
 from ..sessions.registry import Served
 from ..sessions.table import SessionKey
 from ..transport.messages import MAX_MESSAGE_BYTES
-from ..transport.status import INTERNAL
+from ..transport.status import INTERNAL, OwnerAnswered
+from ..transport.tenants import OWN_TENANT
 from ..transport.v1 import toktier_pb2 as pb
-from .affinity import ring_key
-from .forward import Forwarder, NotServed, OwnerAnswered
+from .forward import Forwarder, NotServed
 from .held import EXISTS, Detached, PodSessions
 from .ring import Peer, Ring
 
@@ -38,11 +40,8 @@ PAUSE_S = 0.1
 _HEADROOM_BYTES = 1 << 16
 MOST_REMEMBERED = 65_536
 """Sessions of which this pod knows where they went."""
-_PASSING = frozenset({"tier.overloaded", "session.busy", EXISTS})
-"""Refusals that don't hold for the next session of that name, or the next moment."""
-_THERE = ("moved", f"refused.{EXISTS}")
-_NOT_KEPT = frozenset({EXISTS, INTERNAL})
-"""There is a newer one there, or nobody can say what happened."""
+_PASSING = frozenset({"tier.overloaded", "session.busy"})
+"""Refusals that don't hold for the next moment."""
 
 Request = Callable[[SessionKey, bytes], pb.HandoffRequest]
 
@@ -68,6 +67,7 @@ class Handover:
 
     ring     the ring as this pod sees it now; without itself if it leaves
     request  makes the request, for what goes along with a state
+    counts   attempts by what became of them
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class Handover:
         self._moving: dict[SessionKey, asyncio.Future[None]] = {}
         self._moved: dict[SessionKey, Peer] = {}
         self._runs = 0
+        self.counts: Counter[str] = Counter()
 
     @property
     def active(self) -> bool:
@@ -105,7 +106,7 @@ class Handover:
         peer = self._moved.get(key)
         return peer if peer is not None and self.stands_at(key) is None else None
 
-    async def run(self, budget_s: float) -> HandoverReport:
+    async def run(self, budget_s: float, *, leaving: bool = False) -> HandoverReport:
         """Hand over what others own, within `budget_s`. What is cut off in the middle is forgotten here."""
         begun, report = self._clock(), HandoverReport()
         until = begun + budget_s
@@ -117,7 +118,7 @@ class Handover:
                 tried, reached = report.counts.total(), report.moved
                 async with asyncio.TaskGroup() as group:
                     for _ in range(self._concurrent):
-                        group.create_task(self._work(todo, until, refused, report))
+                        group.create_task(self._work(todo, until, refused, report, leaving))
                 if report.counts.total() == tried:
                     break
                 if report.moved == reached:
@@ -135,27 +136,35 @@ class Handover:
                 del self._moved[key]
 
     def _elsewhere(self) -> Iterator[SessionKey]:
-        """The sessions that others own, the hottest first."""
+        """The sessions that others own, the hottest first; not those that no other pod would be asked for."""
         ring = self._ring()
         for sessions in self._sessions.values():
             for key in sessions.hottest():
+                if key.tenant == OWN_TENANT or found_by_content_alone(key.session):
+                    continue
                 owner = ring.owner(key.tenant, ring_key(key.session))
                 if owner is not None and owner.name != self._forwarder.me:
                     yield key
 
     async def _work(
-        self, todo: Iterator[SessionKey], until: float, refused: set[SessionKey], report: HandoverReport
+        self,
+        todo: Iterator[SessionKey],
+        until: float,
+        refused: set[SessionKey],
+        report: HandoverReport,
+        leaving: bool,
     ) -> None:
         for key in todo:
             left_s = until - self._clock()
             if left_s <= 0:
                 return
-            outcome = await self._hand_over(key, left_s, report)
+            outcome = await self._hand_over(key, left_s, report, leaving)
             report.counts[outcome] += 1
+            self.counts[outcome] += 1
             if outcome.startswith("refused.") and outcome.removeprefix("refused.") not in _PASSING:
                 refused.add(key)
 
-    async def _hand_over(self, key: SessionKey, left_s: float, report: HandoverReport) -> str:
+    async def _hand_over(self, key: SessionKey, left_s: float, report: HandoverReport, leaving: bool) -> str:
         owner = self._ring().owner(key.tenant, ring_key(key.session))
         if owner is None or owner.name == self._forwarder.me:
             return "owned"
@@ -169,8 +178,8 @@ class Handover:
         except StateError as error:
             return f"refused.{error.code}"
         with self._on_its_way(key):
-            outcome = await self._send(sessions, detached, owner, left_s, report)
-            if outcome in _THERE:
+            outcome = await self._send(sessions, detached, owner, left_s, report, leaving)
+            if outcome == "moved" or (leaving and outcome == f"refused.{EXISTS}"):
                 self._moved[key] = owner
                 if len(self._moved) > MOST_REMEMBERED:
                     del self._moved[next(iter(self._moved))]
@@ -178,7 +187,13 @@ class Handover:
             return outcome
 
     async def _send(
-        self, sessions: PodSessions, detached: Detached, owner: Peer, left_s: float, report: HandoverReport
+        self,
+        sessions: PodSessions,
+        detached: Detached,
+        owner: Peer,
+        left_s: float,
+        report: HandoverReport,
+        leaving: bool,
     ) -> str:
         key = detached.key
         sent = False
@@ -194,8 +209,9 @@ class Handover:
             report.moved_bytes += len(state)
             return "moved"
         except OwnerAnswered as answered:
-            keep = answered.error.code not in _NOT_KEPT
-            return f"refused.{answered.error.code}"
+            code = answered.error.code
+            keep = code != INTERNAL and not (leaving and code == EXISTS)  # nobody can say what an internal error did
+            return f"refused.{code}"
         except NotServed as found:
             keep = found.untouched
             return found.reason

@@ -3,8 +3,9 @@
 Guarantees: every wait has an end; a peer that can't be reached costs one wait, then none until its breaker lets a trial
 through; what the owner answered, errors included, comes back as it was; a call that is cancelled is cancelled there.
 
-    x-toktier-forwarded   the pod that forwards; a call that has it is never forwarded again
-    x-toktier-tenant      whose session it is, percent-encoded; believed only of callers that are known to be pods
+    x-toktier-forwarded   the pod that forwards; a call that has it is never forwarded again. It is obeyed from anyone:
+                          it can only stop a call from travelling
+    x-toktier-tenant      whose session it is; believed only of callers that are known to be pods
 """
 
 from __future__ import annotations
@@ -15,19 +16,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, unquote
 
 import grpc
 import grpc.aio
 
-from ..core.errors import TierError
 from ..engine.breaker import Breaker, BreakerPolicy
 from ..ports import Clock
 from ..transport.messages import MESSAGE_LIMITS
-from ..transport.status import CODE_KEY, error_of
+from ..transport.status import CODE_KEY, STARTING, OwnerAnswered
+from ..transport.tenants import TENANT_KEY
 from .ring import Peer
 
-FORWARDED, TENANT_KEY = "x-toktier-forwarded", "x-toktier-tenant"
+FORWARDED = "x-toktier-forwarded"
 SERVICE_PATH = "/toktier.v1.TokenizerService/"
 CLOSE_GRACE_S = 30.0
 """How long calls to a peer that has left may go on."""
@@ -38,18 +38,16 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.use_local_subchannel_pool", 1),
 )
-_SAFE = "._:/@+=-"
-"""A tenant of letters, digits and these travels as it is."""
 _LOST = frozenset(
     {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 )
 """Without a code of the tier's own these come from the connection."""
-Pairs = tuple[tuple[str, str], ...]
 Metadata = Callable[[], Iterable[tuple[str, str]]]
+Credentials = Callable[[], grpc.ChannelCredentials]
 
 
 class NotServed(Exception):
-    """The peer gave no answer: `reason` is open, unreachable, lost, late or unknown_method.
+    """The peer gave no answer: `reason` is open, unreachable, starting, unauthorized, lost, late or unknown_method.
 
     untouched   it has surely done nothing
     blamed      it is the peer's failure, not the caller's short time
@@ -61,20 +59,7 @@ class NotServed(Exception):
 
     @property
     def untouched(self) -> bool:
-        return self.reason in ("open", "unreachable", "unknown_method")
-
-
-class OwnerAnswered(Exception):
-    """The peer answered with an error: its status, sentence and trailing metadata as they came."""
-
-    def __init__(self, call: grpc.aio.AioRpcError) -> None:
-        super().__init__(call.details())
-        self.status: grpc.StatusCode = call.code()
-        self.details: str = call.details() or ""
-        self.trailing: tuple[tuple[str, str | bytes], ...] = tuple(
-            (key, value) for key, value in call.trailing_metadata() or () if key.startswith("toktier-")
-        )
-        self.error: TierError = error_of(call)
+        return self.reason not in ("lost", "late")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +77,9 @@ class Timeouts:
         return self.answer_s + self.answer_s_per_mb * size_bytes / 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """What a call's metadata says of where it comes from. hop: the pod that forwarded it, or empty."""
-
-    hop: str = ""
-    tenant: str | None = None
-
-
-def arrival_of(metadata: Iterable[tuple[str, str | bytes]], *, trusted: bool) -> Arrival:
-    """`trusted`: whether the caller is known to be a pod. The mark is obeyed from anyone: it can only stop a call
-    from travelling. The tenant isn't.
-    """
-    hop, tenant = "", None
-    for key, value in metadata:
-        if key == FORWARDED and isinstance(value, str):
-            hop = value or "?"
-        elif key == TENANT_KEY and trusted and isinstance(value, str):
-            tenant = unquote(value, errors="surrogatepass")
-    return Arrival(hop, tenant)
+def hop_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
+    """The pod that forwarded a call, or empty."""
+    return next((str(value) or "?" for key, value in metadata or () if key == FORWARDED), "")
 
 
 class _Line:
@@ -132,7 +101,8 @@ class Forwarder:
 
     me           this pod's name
     metadata     what else goes with every call: trace context, this pod's credentials
-    credentials  of the channels; none: in the clear
+    credentials  of the channels, asked for each one; none: in the clear
+    options      more options of the channels
     counts       `<what became of a call>`
     """
 
@@ -143,7 +113,8 @@ class Forwarder:
         timeouts: Timeouts | None = None,
         policy: BreakerPolicy | None = None,
         metadata: Metadata = tuple,
-        credentials: grpc.ChannelCredentials | None = None,
+        credentials: Credentials | None = None,
+        options: Iterable[tuple[str, Any]] = (),
         clock: Clock = time.monotonic,
     ) -> None:
         self.me = me
@@ -151,7 +122,7 @@ class Forwarder:
         self._policy = policy or BreakerPolicy(failures_to_open=1, open_s=1.0, max_open_s=10.0, trial_s=30.0)
         self._metadata, self._credentials, self._clock = metadata, credentials, clock
         # To gRPC this is the time that one attempt to connect may take.
-        self._options = (*_OPTIONS, ("grpc.min_reconnect_backoff_ms", int(self.timeouts.connect_s * 1_000)))
+        self._options = (*_OPTIONS, *options, ("grpc.min_reconnect_backoff_ms", int(self.timeouts.connect_s * 1_000)))
         self._lines: dict[Peer, _Line] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter()
@@ -188,8 +159,15 @@ class Forwarder:
     def keep(self, peers: Iterable[Peer]) -> None:
         """Close the channels to all others; their running calls may end."""
         kept = set(peers)
-        for peer in [peer for peer in self._lines if peer not in kept]:
-            task = asyncio.get_running_loop().create_task(self._lines.pop(peer).channel.close(CLOSE_GRACE_S))
+        self.renew([peer for peer in self._lines if peer not in kept])
+
+    def renew(self, peers: Iterable[Peer] | None = None) -> None:
+        """Forget what is known of these peers, or of all, and close their channels; their running calls may end."""
+        for peer in list(self._lines if peers is None else peers):
+            line = self._lines.pop(peer, None)
+            if line is None:
+                continue
+            task = asyncio.get_running_loop().create_task(line.channel.close(CLOSE_GRACE_S))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
@@ -207,7 +185,7 @@ class Forwarder:
             if self._credentials is None:
                 channel = grpc.aio.insecure_channel(peer.address, options=self._options)
             else:
-                channel = grpc.aio.secure_channel(peer.address, self._credentials, options=self._options)
+                channel = grpc.aio.secure_channel(peer.address, self._credentials(), options=self._options)
             found = self._lines[peer] = _Line(channel, Breaker(self._policy))
         return found
 
@@ -223,7 +201,7 @@ class Forwarder:
             raise NotServed("unreachable")
         left_s = None if timeout_s is None else timeout_s - (self._clock() - begun)
         patience_s = _share(left_s, self.timeouts.patience_s(len(data)))
-        metadata = ((FORWARDED, self.me), (TENANT_KEY, quote(tenant, _SAFE, errors="surrogatepass")), *self._metadata())
+        metadata = ((FORWARDED, self.me), (TENANT_KEY, tenant), *self._metadata())
         try:
             answer: bytes = await line.method(method)(data, metadata=metadata, timeout=patience_s)
         except grpc.aio.UsageError:  # the peer left while we waited for the connection
@@ -243,7 +221,12 @@ def _share(left_s: float | None, limit_s: float) -> float:
 
 
 def _meaning(error: grpc.aio.AioRpcError, *, late_blamed: bool) -> Exception:
-    if any(key == CODE_KEY for key, _ in error.trailing_metadata() or ()):
+    code = next((value for key, value in error.trailing_metadata() or () if key == CODE_KEY), None)
+    if code == STARTING:
+        return NotServed("starting")
+    if isinstance(code, str) and code.startswith("auth."):
+        return NotServed("unauthorized")  # it is this pod that isn't believed, not its caller
+    if code is not None:
         return OwnerAnswered(error)
     status = error.code()
     if status in _LOST:

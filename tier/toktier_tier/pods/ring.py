@@ -32,13 +32,16 @@ class Peer:
 
 
 class Ring:
-    """Immutable. O(peers) per new key, some 0.6 µs a peer; owners asked for lately are remembered."""
+    """Immutable. O(peers) per new key, some 0.6 µs a peer; owners asked for lately are remembered.
+
+    A key's second is who owns it once its owner has left, and who owned it before its owner joined.
+    """
 
     def __init__(self, peers: Iterable[Peer]) -> None:
         self.peers = tuple(sorted({peer.name: peer for peer in sorted(peers)}.values()))
         self._by_name = {peer.name: peer for peer in self.peers}
         self._seeds = [(_seed(peer.name), peer) for peer in self.peers]
-        self._owner = lru_cache(REMEMBERED)(self._search)
+        self._ranked = lru_cache(REMEMBERED)(self._search)
 
     def __len__(self) -> int:
         return len(self.peers)
@@ -48,22 +51,30 @@ class Ring:
 
     def owner(self, tenant: str, key: str) -> Peer | None:
         """None if there are no peers."""
-        return self._owner(tenant, key)
+        return self._ranked(tenant, key)[0]
+
+    def ranked(self, tenant: str, key: str) -> tuple[Peer | None, Peer | None]:
+        """(the owner, the second)."""
+        return self._ranked(tenant, key)
 
     def without(self, name: str) -> Ring:
         return Ring(peer for peer in self.peers if peer.name != name)
 
-    def _search(self, tenant: str, key: str) -> Peer | None:
+    def _search(self, tenant: str, key: str) -> tuple[Peer | None, Peer | None]:
         named = tenant.encode("utf-8", "surrogatepass")
         data = len(named).to_bytes(4, "little") + named + key.encode("utf-8", "surrogatepass")
-        best, found = b"", None
+        best, owner = b"", None
+        next_best, second = b"", None
         for seed, peer in self._seeds:  # in the order of names: a tie goes to the first
             scored = seed.copy()
             scored.update(data)
             score = scored.digest()
-            if score > best or found is None:
-                best, found = score, peer
-        return found
+            if owner is None or score > best:
+                next_best, second = best, owner
+                best, owner = score, peer
+            elif second is None or score > next_best:
+                next_best, second = score, peer
+        return owner, second
 
 
 def _seed(name: str) -> hashlib.blake2b:

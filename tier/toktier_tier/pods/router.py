@@ -1,42 +1,53 @@
 """Here or there: every request of every pod comes through here before it touches a session.
 
-Guarantees: what a client is answered was processed by one pod; a request is forwarded at most once, and then served or
-refused where it arrives (rule 1 of the package). If its owner doesn't answer, it is served here: a full text is encoded
-anew, a change of a session that isn't here is answered `session.not_found`, and the client opens it again.
+Guarantees: what a client is answered was processed by one pod; a request that was forwarded is served or refused where
+it arrives (rule 1 of the package). Where it is looked for, at most once each, until somebody has an answer:
+
+    the pod that its session was handed to, or the session's owner
+    if that gives no answer, or hasn't the session at that revision's life:
+        the key's second, who owns it without the owner, and who owned it before the owner joined
+        for a while after a change of the ring, who owned it before: that may not have handed it over yet
+    if none of them answers, here
+
+A full text that isn't found is encoded anew; a change of a session that nobody has is answered `session.not_found` or
+`session.revision_conflict`, by its owner, and the client opens it again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-import grpc
-import grpc.aio
-
-from ..core.errors import EnvironmentFault, InvalidRequest, SessionNotFound, SnapshotNotFound
+from ..core.errors import EnvironmentFault, InvalidRequest, SessionNotFound, SnapshotNotFound, TierError
 from ..ports import Clock
+from ..sessions.affinity import ring_key
 from ..sessions.registry import Registry
 from ..sessions.table import SessionKey
-from .affinity import ring_key
+from ..transport.status import OwnerAnswered
 from .drain import Handover, HandoverReport
-from .forward import Arrival, Forwarder, NotServed, OwnerAnswered, arrival_of
+from .forward import Forwarder, NotServed, hop_of
+from .held import life_of
 from .membership import Membership
 from .ring import Peer, Ring
 
 FORWARDED_METHODS = frozenset({"Encode", "OpenSession", "Append", "Edit", "CloseSession", "GetSession"})
 CHANGES = frozenset({"Append", "Edit"})
 """Of a session whose text the request doesn't hold."""
+OPEN, CLOSE, FULL_TEXT = "OpenSession", "CloseSession", "Encode"
 MOVED = "session.moved"
-Context = grpc.aio.ServicerContext[Any, Any]
+BEFORE_S = 30.0
+"""For how long after a change of the ring the owners before it are asked too."""
+MOST_BEFORE = 4
+"""Changes that are remembered, the last ones."""
 Here = Callable[[], Awaitable[bytes]]
 
 
 class Pods:
     """One per pod, in its event loop. `membership` is run by the owner of this object, as a task of its own.
 
-    trusts   whether a call comes from a pod: only then its tenant is believed
     counts   requests by what was decided
     """
 
@@ -48,27 +59,33 @@ class Pods:
         forwarder: Forwarder | None = None,
         *,
         handover: Handover | None = None,
-        trusts: Callable[[Context], bool] = lambda context: False,
         clock: Clock = time.monotonic,
+        before_s: float = BEFORE_S,
     ) -> None:
         self.me, self.membership, self.registry = me, membership, registry
         self.forwarder = forwarder or Forwarder(me)
         self.handover = handover or Handover(registry, self.forwarder, lambda: self.ring)
-        self._trusts, self._clock = trusts, clock
+        self._clock, self._before_s = clock, before_s
         self.leaving = False
         self.counts: Counter[str] = Counter()
         self.ring = Ring(membership.peers)
+        self._before: deque[Ring] = deque(maxlen=MOST_BEFORE)
+        self._forgetting: asyncio.TimerHandle | None = None
         self._unsubscribe = membership.subscribe(lambda peers: self._changed())
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def arrival(self, context: Context) -> Arrival:
-        return arrival_of(context.invocation_metadata() or (), trusted=self._trusts(context))
-
     async def serve(
-        self, method: str, request: Any, data: bytes, tenant: str, hop: str, timeout_s: float | None, here: Here
+        self,
+        method: str,
+        request: Any,
+        data: bytes,
+        tenant: str,
+        metadata: Iterable[tuple[str, str | bytes]] | None,
+        timeout_s: float | None,
+        here: Here,
     ) -> bytes:
-        """Serve a gRPC call: `request` is what `data` says, `hop` who forwarded it, `here` serves it on this pod.
+        """Serve a gRPC call: `request` is what `data` says, `here` serves it on this pod.
 
         Raises `OwnerAnswered` for the call to end as it ended there, `InvalidRequest` (`session.revision_required`),
         `EnvironmentFault` (`session.moved`) to a pod that forwarded it, and what `here` raises.
@@ -77,43 +94,56 @@ class Pods:
         if not session:
             return await here()
         expected = _expected(method, request)
-        key, went = await self._whereabouts(tenant, request)
-        if hop:
-            self.counts["marked"] += 1
-            peer = self._successor(tenant, key, went)
-        else:
-            peer = went or self._away(method, tenant, session, key, expected)
-        if peer is None:
-            if not hop:
-                self.counts["here"] += 1
-            try:
-                return await here()
-            except SessionNotFound:  # it may have been taken away while the request waited for it
-                _, peer = await self._whereabouts(tenant, request)
-                if peer is None:
-                    raise
-        if hop:
-            raise EnvironmentFault(MOVED, "handed over to another pod", owner=peer.name, address=peer.address)
-        answer = await self._ask(peer, method, data, tenant, timeout_s)
-        return await here() if answer is None else answer
-
-    async def ask(
-        self, method: str, key: str, data: bytes, tenant: str, *, hop: str = "", timeout_s: float | None = None
-    ) -> bytes | None:
-        """The owner's answer to a request that holds all it needs, placed by `key` (see `affinity`). None: serve it
-        here. Raises the owner's own `TierError`s.
-        """
-        if hop:
-            self.counts["marked"] += 1
-            return None
-        peer = self._owner(tenant, key)
-        if peer is None:
-            self.counts["here"] += 1
-            return None
         try:
-            return await self._ask(peer, method, data, tenant, timeout_s)
-        except OwnerAnswered as answered:
-            raise answered.error from None
+            key = SessionKey(tenant, self.registry.find(request.model).tokenizer.fingerprint, session)
+        except SnapshotNotFound:  # it may be known where the session lives
+            key = SessionKey(tenant, "", session)
+        went = await self.handover.settled(key) if self._moving else None
+        if hop_of(metadata):
+            self.counts["marked"] += 1
+            return await self._serve_marked(key, went, here)
+        if went is None and self._stays(method, key, expected):
+            try:
+                answer = await here()
+                self.counts["here"] += 1
+                return answer
+            except SessionNotFound:  # it may have been taken away while the request waited for it
+                went = await self.handover.settled(key)
+        return await self._look(method, key, went, expected, data, timeout_s, here)
+
+    async def ask(self, method: str, key: SessionKey, placed_by: str, data: bytes) -> bytes | None:
+        """The owner's answer to a request that holds all it needs, placed by `placed_by` (see `affinity`). None: serve
+        it here, maybe since `key`, the session that it goes on with as far as is known here, is here. Raises the
+        owner's own `TierError`s.
+        """
+        peer = await self.handover.settled(key) if self._moving else None
+        if peer is None:
+            if self._moving and self.handover.stands_at(key) is not None:
+                self.counts["here"] += 1
+                return None
+            peer, second = self.ring.ranked(key.tenant, placed_by)
+        else:
+            second = None
+        for each in (peer, second):
+            if each is None or each.name == self.me:
+                break
+            try:
+                answer = await self._ask(each, method, data, key.tenant, None)
+            except OwnerAnswered as answered:
+                raise answered.error from None
+            if answer is not None:
+                return answer
+        self.counts["here"] += 1
+        return None
+
+    async def stay(self, key: SessionKey, placed_by: str) -> None:
+        """Return if a request that another pod has sent here is to be served here. Raises `EnvironmentFault`
+        (`session.moved`) if its session has gone elsewhere, or this pod leaves and hasn't got it.
+        """
+        if self._moving:
+            peer = self._successor(key, placed_by, await self.handover.settled(key))
+            if peer is not None:
+                raise _moved(peer)
 
     # --- coming and going -------------------------------------------------------------------------------------------
 
@@ -125,7 +155,7 @@ class Pods:
     async def drain(self, budget_s: float) -> HandoverReport:
         """Leave, and hand over every session. Requests are served meanwhile, and after."""
         self.leave()
-        return await self.handover.run(budget_s)
+        return await self.handover.run(budget_s, leaving=True)
 
     async def rebalance(self, budget_s: float) -> HandoverReport:
         """Hand over what others own since the last change of the membership."""
@@ -133,49 +163,123 @@ class Pods:
 
     async def aclose(self) -> None:
         self._unsubscribe()
+        if self._forgetting is not None:
+            self._forgetting.cancel()
         await self.forwarder.aclose()
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
+    @property
+    def _moving(self) -> bool:
+        """Whether sessions are on their way, or have gone."""
+        return self.leaving or self.handover.active
+
     def _changed(self) -> None:
-        ring = Ring(self.membership.peers)
-        self.ring = ring.without(self.me) if self.leaving else ring
-        self.forwarder.keep(self.membership.peers)
+        known, ring = self.ring, Ring(self.membership.peers)
+        if self.leaving:
+            ring = ring.without(self.me)
+        if ring.peers == known.peers:
+            return
+        self.ring = ring
+        self._before.appendleft(known)
+        self.forwarder.keep([*ring.peers, *(peer for before in self._before for peer in before.peers)])
+        self.forwarder.renew([peer for peer in ring.peers if peer not in known.peers])  # it may have been away
         self.handover.forget()
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        self._forgetting = asyncio.get_running_loop().call_later(self._before_s, self._settle)
 
-    def _owner(self, tenant: str, key: str) -> Peer | None:
-        peer = self.ring.owner(tenant, key)
-        return None if peer is None or peer.name == self.me else peer
+    def _settle(self) -> None:
+        self._before.clear()
+        self.forwarder.keep(self.ring.peers)
 
-    def _away(
-        self, method: str, tenant: str, session: str, key: SessionKey | None, expected: int | None
-    ) -> Peer | None:
-        """None if the request is served here: by the ring, or since its session, not handed over yet, is."""
-        peer = self._owner(tenant, ring_key(session))
-        if peer is None or key is None or method == "OpenSession":
-            return peer
-        revision = self.handover.stands_at(key)
-        return None if revision is not None and expected in (None, revision) else peer
+    def _stays(self, method: str, key: SessionKey, expected: int | None) -> bool:
+        """Whether the request is served here at once: by the ring, or since its session is still here."""
+        owner = self.ring.owner(key.tenant, ring_key(key.session))
+        if owner is None:
+            return True
+        if owner.name == self.me:
+            return _creates(method, expected)
+        if expected is None:
+            return method == FULL_TEXT and self._moving and self.handover.stands_at(key) is not None
+        return self.handover.stands_at(key) == expected
 
-    def _successor(self, tenant: str, key: SessionKey | None, went: Peer | None) -> Peer | None:
+    async def _serve_marked(self, key: SessionKey, went: Peer | None, here: Here) -> bytes:
+        peer = self._successor(key, ring_key(key.session), went)
+        if peer is None:
+            try:
+                return await here()
+            except SessionNotFound:
+                peer = await self.handover.settled(key)
+                if peer is None:
+                    raise
+        raise _moved(peer)
+
+    def _successor(self, key: SessionKey, placed_by: str, went: Peer | None) -> Peer | None:
         """Who has a session that another pod believes to be here. A pod that leaves takes on no new ones."""
-        if went is None and self.leaving and key is not None and self.handover.stands_at(key) is None:
-            return self._owner(tenant, ring_key(key.session))
+        if went is None and self.leaving and self.handover.stands_at(key) is None:
+            return self.ring.owner(key.tenant, placed_by)
         return went
 
-    async def _whereabouts(self, tenant: str, request: Any) -> tuple[SessionKey | None, Peer | None]:
-        """(the session's key while sessions move, where it went if it did), once it isn't on its way."""
-        if not (self.leaving or self.handover.active):
-            return None, None
-        try:
-            fingerprint = self.registry.find(request.model).tokenizer.fingerprint
-        except SnapshotNotFound:
-            return None, None
-        key = SessionKey(tenant, fingerprint, request.session)
-        return key, await self.handover.settled(key)
+    async def _look(
+        self,
+        method: str,
+        key: SessionKey,
+        went: Peer | None,
+        expected: int | None,
+        data: bytes,
+        timeout_s: float | None,
+        here: Here,
+    ) -> bytes:
+        until = None if timeout_s is None else self._clock() + timeout_s
+        missing: TierError | OwnerAnswered | None = None
+        tried_here = False
+        for peer in self._places(key, went, _creates(method, expected)):
+            try:
+                if peer.name == self.me:
+                    tried_here = True
+                    answer: bytes | None = await here()
+                else:
+                    left_s = None if until is None else until - self._clock()
+                    answer = await self._ask(peer, method, data, key.tenant, left_s, here)
+            except (TierError, OwnerAnswered) as error:
+                if missing is None and not _may_be_elsewhere(error, expected):
+                    raise
+                missing = missing or error
+                continue
+            if answer is None or (method == CLOSE and not answer):
+                continue
+            if peer.name == self.me:
+                self.counts["here"] += 1
+            if missing is not None:
+                self.counts["found"] += 1
+            return answer
+        if missing is not None:
+            raise missing
+        if method == CLOSE and tried_here:
+            return b""  # nobody had it
+        self.counts["here"] += 1
+        return await here()
 
-    async def _ask(self, peer: Peer, method: str, data: bytes, tenant: str, timeout_s: float | None) -> bytes | None:
-        """The owner's answer; None if it gives none. An owner that is leaving names its successor, once."""
+    def _places(self, key: SessionKey, went: Peer | None, creates: bool) -> list[Peer]:
+        """Where to look, in order. A session is made at its owner, or at its second."""
+        placed_by = ring_key(key.session)
+        owner, second = self.ring.ranked(key.tenant, placed_by)
+        before = () if creates else (ring.owner(key.tenant, placed_by) for ring in self._before)
+        return list(dict.fromkeys(peer for peer in (went, owner, second, *before) if peer is not None))
+
+    async def _ask(
+        self,
+        peer: Peer,
+        method: str,
+        data: bytes,
+        tenant: str,
+        timeout_s: float | None,
+        here: Here | None = None,
+    ) -> bytes | None:
+        """The peer's answer; None if it gives none. One that is leaving names its successor, once; `here` is called if
+        that is this pod.
+        """
         until = None if timeout_s is None else self._clock() + timeout_s
         for redirected in (False, True):
             left_s = None if until is None else until - self._clock()
@@ -189,6 +293,8 @@ class Pods:
                 if successor is None:
                     self.counts["refused"] += 1
                     raise
+                if successor.name == self.me and here is not None:
+                    return await here()
                 if redirected or successor.name == self.me:
                     self.counts["fallback.moved"] += 1
                     return None
@@ -200,12 +306,35 @@ class Pods:
         return None
 
 
+def _moved(peer: Peer) -> EnvironmentFault:
+    return EnvironmentFault(MOVED, "handed over to another pod", owner=peer.name, address=peer.address)
+
+
 def _successor(answered: OwnerAnswered) -> Peer | None:
     details = answered.error.details
     owner, address = details.get("owner"), details.get("address")
     if answered.error.code != MOVED or not isinstance(owner, str) or not isinstance(address, str):
         return None
     return Peer(owner, address) if owner and address else None
+
+
+def _creates(method: str, expected: int | None) -> bool:
+    """Whether the request makes its session where there is none."""
+    return method == OPEN or (method == FULL_TEXT and expected is None)
+
+
+def _may_be_elsewhere(error: TierError | OwnerAnswered, expected: int | None) -> bool:
+    """Whether another pod may have the session: this one has none, or one of another life than the request is for."""
+    told = error.error if isinstance(error, OwnerAnswered) else error
+    if isinstance(told, SessionNotFound):
+        return told.code == "session.not_found"
+    actual = told.details.get("actual")
+    return (
+        told.code == "session.revision_conflict"
+        and expected is not None
+        and isinstance(actual, int)
+        and life_of(actual) != life_of(expected)
+    )
 
 
 def _expected(method: str, request: Any) -> int | None:

@@ -1,11 +1,13 @@
 """A session's state as bytes, and back: what a draining pod hands to the next owner.
 
-Layout: magic, 16-byte BLAKE2b of the rest, 4-byte length of a JSON header, the header, then per segment and for the
-tail its IDs (little-endian uint32) and its UTF-8 text where it is kept.
+Layout: magic (its number is the version), 16-byte BLAKE2b of the rest, 4-byte length of a JSON header, the header, then
+per segment and for the tail its IDs (little-endian uint32) and its UTF-8 text where it is kept. Version 2 is version 1
+with the text's untrusted spans in the header. A state has some exactly if it is of version 2: who knows nothing of
+them refuses it.
 
 Guarantees of `import_state`: the bytes are those that were exported (digest), for this very snapshot (fingerprint),
 every ID is in the vocabulary, and the tail encodes to the IDs that came with it (witness). With `verify_all`, every
-kept text is encoded again.
+kept text is encoded again; so is a text with untrusted spans where no fast path is admitted for such.
 """
 
 from __future__ import annotations
@@ -13,21 +15,24 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from typing import Any
 
 import numpy as np
 
-from ..core.errors import StateCorrupt
+from ..core.errors import StateCorrupt, UnsupportedTokenizer
 from ..core.pipeline import Position
 from ..core.session import Segment, SessionState
+from ..core.trust import NO_SPANS, Spans, clipped, joined
 from ..tokenizer import TierTokenizer
 
 MAGIC = b"TKTSTATE1\n"
+MAGIC_UNTRUSTED = b"TKTSTATE2\n"
 MAX_STATE_BYTES = 1 << 30
 
 
 def export_state(state: SessionState, fingerprint: str) -> bytes:
     tail = state.tail.encode("utf-8")
-    header = {
+    header: dict[str, Any] = {
         "fingerprint": fingerprint,
         "revision": state.revision,
         "keep_text": state.keep_text,
@@ -36,6 +41,8 @@ def export_state(state: SessionState, fingerprint: str) -> bytes:
         ],
         "tail": [len(tail), state.count],
     }
+    if state.untrusted:
+        header["untrusted"] = state.untrusted
     encoded = json.dumps(header, separators=(",", ":")).encode()
     parts = [struct.pack("<I", len(encoded)), encoded]
     for segment in state.segments:
@@ -43,19 +50,21 @@ def export_state(state: SessionState, fingerprint: str) -> bytes:
         parts.append(segment.text or b"")
     parts += [state.tail_ids.astype("<u4").tobytes(), tail]
     body = b"".join(parts)
-    return MAGIC + hashlib.blake2b(body, digest_size=16).digest() + body
+    magic = MAGIC_UNTRUSTED if state.untrusted else MAGIC
+    return magic + hashlib.blake2b(body, digest_size=16).digest() + body
 
 
 def import_state(data: bytes, tokenizer: TierTokenizer, *, verify_all: bool = False) -> SessionState:
     """Raises `StateCorrupt` (`handoff.*`)."""
     start = len(MAGIC) + 16
-    if len(data) > MAX_STATE_BYTES or data[: len(MAGIC)] != MAGIC:
+    magic = data[: len(MAGIC)]
+    if len(data) > MAX_STATE_BYTES or magic not in (MAGIC, MAGIC_UNTRUSTED):
         raise StateCorrupt("handoff.not_a_state", "not an exported session")
     body = data[start:]
     if hashlib.blake2b(body, digest_size=16).digest() != data[len(MAGIC) : start]:
         raise StateCorrupt("handoff.digest", "the state was changed on the way")
     try:
-        state = _read(body, tokenizer)
+        state = _read(body, tokenizer, has_spans=magic == MAGIC_UNTRUSTED)
     except StateCorrupt:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, struct.error) as error:
@@ -64,7 +73,7 @@ def import_state(data: bytes, tokenizer: TierTokenizer, *, verify_all: bool = Fa
     return state
 
 
-def _read(body: bytes, tokenizer: TierTokenizer) -> SessionState:
+def _read(body: bytes, tokenizer: TierTokenizer, *, has_spans: bool) -> SessionState:
     (size,) = struct.unpack_from("<I", body)
     header = json.loads(body[4 : 4 + size])
     revision, keep_text = header["revision"], header["keep_text"]
@@ -99,8 +108,22 @@ def _read(body: bytes, tokenizer: TierTokenizer) -> SessionState:
     tail = take(tail_bytes).decode("utf-8")
     if at != len(body):
         raise StateCorrupt("handoff.malformed", "the state is longer than it says")
-    state.adopt(segments, tail, tail_ids, revision)
+    if ("untrusted" in header) != has_spans:
+        raise StateCorrupt("handoff.malformed", "a state has untrusted spans exactly in version 2")
+    chars = sum(segment.chars for segment in segments) + len(tail)
+    untrusted = _spans(header["untrusted"], chars) if has_spans else NO_SPANS
+    state.adopt(segments, tail, tail_ids, revision, untrusted)
     return state
+
+
+def _spans(raw: list[list[int]], chars: int) -> Spans:
+    spans = tuple((start, stop) for start, stop in raw)
+    borders = [border for span in spans for border in span]
+    if not spans or not all(type(border) is int for border in borders) or borders != sorted(borders):
+        raise StateCorrupt("handoff.malformed", "the untrusted spans can't be")
+    if borders[0] < 0 or borders[-1] > chars or spans != joined(iter(spans)):
+        raise StateCorrupt("handoff.malformed", "the untrusted spans can't be")
+    return spans
 
 
 def _verify(state: SessionState, tokenizer: TierTokenizer, *, verify_all: bool) -> None:
@@ -109,16 +132,33 @@ def _verify(state: SessionState, tokenizer: TierTokenizer, *, verify_all: bool) 
         if len(ids) and int(ids.max()) >= limit:
             raise StateCorrupt("handoff.unknown_id", "the state holds an ID outside the vocabulary")
     encoder = tokenizer.text_encoder
+    if state.untrusted and (encoder is None or not tokenizer.trust_admitted):
+        _verify_by_reference(state, tokenizer)
+        return
     if encoder is None:
         if state.segments or state.tail_ids.tobytes() != tokenizer.encode_text(state.tail).tobytes():
             raise StateCorrupt("handoff.witness", "the state's text doesn't give its IDs")
         return
-    pieces: list[tuple[str, bytes, Position]] = [(state.tail, state.tail_ids.tobytes(), state.tail_position)]
+    pieces: list[tuple[int, str, bytes, Position]] = [
+        (state.chars_before[-1], state.tail, state.tail_ids.tobytes(), state.tail_position)
+    ]
     if verify_all:
         for index, segment in enumerate(state.segments):
             position = Position.CONTINUATION if index else Position.TEXT_START
             if segment.text is not None:
-                pieces.append((segment.text.decode("utf-8"), segment.ids.tobytes(), position))
-    for text, ids_bytes, position in pieces:
-        if encoder.encode(text, position).tobytes() != ids_bytes:
+                pieces.append((state.chars_before[index], segment.text.decode(), segment.ids.tobytes(), position))
+    for offset, text, ids_bytes, position in pieces:
+        spans = clipped(state.untrusted, offset, offset + len(text))
+        again = encoder.encode_untrusted(text, spans, position) if spans else encoder.encode(text, position)
+        if again.tobytes() != ids_bytes:
             raise StateCorrupt("handoff.witness", "the state's text doesn't give its IDs")
+
+
+def _verify_by_reference(state: SessionState, tokenizer: TierTokenizer) -> None:
+    """The whole text, with its untrusted spans, gives the state's IDs."""
+    try:
+        again = tokenizer.encode_by_reference(state.text(), state.untrusted) if state.has_text() else None
+    except UnsupportedTokenizer as error:
+        raise StateCorrupt("handoff.untrusted", "the snapshot has no untrusted spans") from error
+    if again is None or again.tobytes() != state.ids().tobytes():
+        raise StateCorrupt("handoff.witness", "the state's text doesn't give its IDs")

@@ -14,15 +14,20 @@ bounded; what it forgets is encoded anew.
 from __future__ import annotations
 
 import hashlib
+import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
 
+from ..core.errors import InvalidRequest
+
 DIGEST_BYTES = 16
 BLOCK_CHARS = 4_096
 """Of a block, where a text has no messages."""
+CONTENT = "content/"
+"""Begins the names of sessions that are found by content."""
 MAX_TRANSCRIPTS = 65_536
 MAX_MARKS = 4_096
 """Per transcript; of longer ones only the first so many are looked at."""
@@ -39,6 +44,17 @@ def chain_of(parts: Iterable[bytes]) -> Chain:
         digest.update(part)
         chain.append(digest.digest())
     return tuple(chain)
+
+
+def packed(chain: Chain) -> bytes:
+    return b"".join(chain)
+
+
+def unpacked(data: bytes) -> Chain:
+    """Raises `InvalidRequest` (`chain.malformed`)."""
+    if len(data) % DIGEST_BYTES or len(data) > MAX_MARKS * DIGEST_BYTES:
+        raise InvalidRequest("chain.malformed", f"a chain is up to {MAX_MARKS} digests of {DIGEST_BYTES} bytes")
+    return tuple(data[at : at + DIGEST_BYTES] for at in range(0, len(data), DIGEST_BYTES))
 
 
 def blocks(text: str) -> Iterator[bytes]:
@@ -71,12 +87,16 @@ class ContentIndex:
         self._transcripts: OrderedDict[str, _Transcript] = OrderedDict()
         self._by_digest: dict[tuple[tuple[str, str], bytes], str] = {}
         self._numbers = count(1)
+        self._own = secrets.token_hex(8)
 
     def __len__(self) -> int:
         return len(self._transcripts)
 
-    def claim(self, tenant: str, fingerprint: str, chain: Chain) -> Claim:
+    def claim(self, tenant: str, fingerprint: str, chain: Chain, key: str = "") -> Claim:
         """The session that this transcript goes on with; it is known by `chain` from now on.
+
+        `key` is what requests of this conversation are placed by: with one, a new session's name begins with it, and
+        no two pods give the same name.
 
         Two requests that go on with one session at once race for it, and the loser finds less in common.
         """
@@ -88,13 +108,37 @@ class ContentIndex:
                 session = found
                 self._drop(session)
             else:
-                session, parent = f"content/{next(self._numbers)}", found
-            self._transcripts[session] = _Transcript(owner, chain)
-            for digest in chain:
-                self._by_digest[owner, digest] = session
-            while len(self._transcripts) > self._limit:
-                self._drop(next(iter(self._transcripts)))
+                number = next(self._numbers)
+                session, parent = (f"{key}/{self._own}-{number}" if key else f"{CONTENT}{number}"), found
+            self._put(session, _Transcript(owner, chain))
         return Claim(session, parent, shared)
+
+    def find(self, tenant: str, fingerprint: str, chain: Chain) -> str | None:
+        """The session that `claim` would go on with or copy; nothing changes."""
+        with self._lock:
+            return self._find((tenant, fingerprint), chain)[0]
+
+    def chain(self, tenant: str, fingerprint: str, session: str) -> Chain:
+        """What a session is known by; empty if it isn't known here."""
+        with self._lock:
+            found = self._transcripts.get(session)
+            return found.chain if found is not None and found.owner == (tenant, fingerprint) else ()
+
+    def adopt(self, tenant: str, fingerprint: str, session: str, chain: Chain) -> None:
+        """Another pod's session is here from now on, known by `chain`."""
+        with self._lock:
+            if session in self._transcripts:
+                if self._transcripts[session].owner != (tenant, fingerprint):
+                    return
+                self._drop(session)
+            self._put(session, _Transcript((tenant, fingerprint), chain))
+
+    def _put(self, session: str, transcript: _Transcript) -> None:
+        self._transcripts[session] = transcript
+        for digest in transcript.chain:
+            self._by_digest[transcript.owner, digest] = session
+        while len(self._transcripts) > self._limit:
+            self._drop(next(iter(self._transcripts)))
 
     def _find(self, owner: tuple[str, str], chain: Chain) -> tuple[str | None, int]:
         for shared in range(len(chain), 0, -1):

@@ -7,6 +7,10 @@ fails is answered by the reference, quarantines the tokenizer and is counted.
 After a quarantine, whoever ordered it, no ID made by a fast path leaves: every answer is made by the reference, also
 one that was under way, and a state that a fast path made is encoded anew before anything of it is told. Where its
 text isn't kept that can't be done, and the caller is asked for it.
+
+Every call that brings text takes the untrusted spans of that text: ranges of its characters (start, stop), in order,
+in which no added token is recognized. What isn't brought keeps its trust. Where no fast path is admitted for such
+texts (`TierTokenizer.trust_admitted`) the reference encodes the whole text on every change of one.
 """
 
 from __future__ import annotations
@@ -14,14 +18,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from ..core.errors import InvalidRequest, RevisionConflict, SessionBusy, SessionNotFound, StateError
 from ..core.full_text import compare
-from ..core.repair import Repairer, WitnessMismatch
+from ..core.repair import Repairer, TrustNotAdmitted, WitnessMismatch
 from ..core.session import SessionState
+from ..core.trust import NO_SPANS, Spans, check_spans, spliced
 from ..core.values import Ids, Patch, Reason, Route, check_text
 from ..ports import Clock, Observer
 from ..tokenizer import TierTokenizer
@@ -34,6 +39,7 @@ MAX_TEXT_CHARS = 64 << 20
 MAX_NAME_CHARS = 512
 
 Answer = TypeVar("Answer")
+Ranges = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,7 @@ class SessionService:
         tokenizer: TierTokenizer,
         *,
         budget_bytes: int = DEFAULT_BUDGET_BYTES,
+        tenant_budget_bytes: int | None = None,
         ttl_s: float = DEFAULT_TTL_S,
         keep_text: bool = True,
         clock: Clock = time.monotonic,
@@ -88,7 +95,11 @@ class SessionService:
         self.keep_text = keep_text
         self.max_text_chars = max_text_chars
         self._table: SessionTable[_Live] = SessionTable(
-            budget_bytes=budget_bytes, ttl_s=ttl_s, clock=clock, on_removal=_close
+            budget_bytes=budget_bytes,
+            tenant_budget_bytes=tenant_budget_bytes,
+            ttl_s=ttl_s,
+            clock=clock,
+            on_removal=_close,
         )
         self._lock = threading.Lock()
         self._counts: Counter[Route | Reason] = Counter()
@@ -97,11 +108,11 @@ class SessionService:
 
     # --- calls -------------------------------------------------------------------------------------------------
 
-    def open(self, tenant: str, session: str, text: str) -> Patch:
+    def open(self, tenant: str, session: str, text: str, *, untrusted: Ranges = NO_SPANS) -> Patch:
         """Start (or start over) a session with `text`; the patch holds all its IDs."""
         key = self._key(tenant, session)
         self._check_length(len(text) if isinstance(text, str) else 0)
-        live = _Live(*self._encode_anew(text))
+        live = _Live(*self._encode_anew(text, self._spans(untrusted, text)))
         patch = self._whole(live, 0, Reason.OPENED)
         with live.lock:
             with self._lock:
@@ -111,22 +122,32 @@ class SessionService:
         return patch
 
     def append(
-        self, tenant: str, session: str, delta: str, *, expected_revision: int | None = None, wait: bool = True
+        self,
+        tenant: str,
+        session: str,
+        delta: str,
+        *,
+        expected_revision: int | None = None,
+        wait: bool = True,
+        untrusted: Ranges = NO_SPANS,
     ) -> Patch:
         """Add `delta` at the end."""
         if not isinstance(delta, str) or self._repairer() is None:
             check_text(delta)  # otherwise the repairer does
+        spans = self._spans(untrusted, delta) if untrusted else NO_SPANS
 
         def change(live: _Live) -> Patch:
             state = live.state
             self._check_length(state.chars + len(delta))
             repairer = self._repairer()
             if repairer is None:
-                return self._rebuild(live, state.text() + delta)
+                return self._rebuild(live, *_edited(state, state.chars, state.chars, delta, spans))
             try:
-                return repairer.append(state, delta)
+                return repairer.append(state, delta, spans)
             except WitnessMismatch:
-                return self._mistrust(live, lambda: state.text() + delta)
+                return self._mistrust(live, lambda: _edited(state, state.chars, state.chars, delta, spans))
+            except TrustNotAdmitted:
+                return self._rebuild(live, *_edited(state, state.chars, state.chars, delta, spans))
 
         return self._change(tenant, session, expected_revision, wait, change)
 
@@ -140,9 +161,11 @@ class SessionService:
         *,
         expected_revision: int | None = None,
         wait: bool = True,
+        untrusted: Ranges = NO_SPANS,
     ) -> Patch:
         """Put `replacement` in place of characters start..stop (a truncation: stop at the end, replacement empty)."""
         check_text(replacement)
+        spans = self._spans(untrusted, replacement)
 
         def change(live: _Live) -> Patch:
             state = live.state
@@ -151,59 +174,75 @@ class SessionService:
             self._check_length(state.chars - (stop - start) + len(replacement))
             repairer = self._repairer()
             if repairer is None:
-                return self._rebuild(live, _edited(state.text(), start, stop, replacement))
+                return self._rebuild(live, *_edited(state, start, stop, replacement, spans))
             try:
-                return repairer.replace(state, start, stop, replacement)
+                return repairer.replace(state, start, stop, replacement, spans)
             except WitnessMismatch:
-                return self._mistrust(live, lambda: _edited(state.text(), start, stop, replacement))
+                return self._mistrust(live, lambda: _edited(state, start, stop, replacement, spans))
+            except TrustNotAdmitted:
+                return self._rebuild(live, *_edited(state, start, stop, replacement, spans))
 
         return self._change(tenant, session, expected_revision, wait, change)
 
     def full_text(
-        self, tenant: str, session: str, text: str, *, expected_revision: int | None = None, wait: bool = True
+        self,
+        tenant: str,
+        session: str,
+        text: str,
+        *,
+        expected_revision: int | None = None,
+        wait: bool = True,
+        untrusted: Ranges = NO_SPANS,
     ) -> Patch:
-        """Make the session's text `text`, using what the stored state has in common with it; opens it if need be."""
+        """Make the session's text `text`, using what the stored state has in common with it; opens it if need be.
+
+        `untrusted` are all the spans there are: what is equal but for its trust counts as changed.
+        """
         check_text(text)
         self._check_length(len(text))
+        spans = self._spans(untrusted, text)
 
         def change(live: _Live) -> Patch:
             state = live.state
             repairer = self._repairer()
             if repairer is None:
-                return self._rebuild(live, text)
-            difference = compare(state, text)
+                return self._rebuild(live, text, spans)
+            difference = compare(state, text, spans)
             if difference is None:
-                return self._rebuild(live, text, Reason.TEXT_NOT_KEPT)
-            kept = state.chars - (difference.stop - difference.start)
-            if 4 * kept < len(text):
-                return self._rebuild(live, text, Reason.UNRELATED_TEXT)
+                return self._rebuild(live, text, spans, Reason.TEXT_NOT_KEPT)
+            start, stop = difference.start, difference.stop
+            if 4 * (state.chars - (stop - start)) < len(text):
+                return self._rebuild(live, text, spans, Reason.UNRELATED_TEXT)
             try:
-                return repairer.replace(state, difference.start, difference.stop, difference.replacement)
+                return repairer.replace(state, start, stop, difference.replacement, difference.untrusted)
             except WitnessMismatch:
-                return self._mistrust(live, lambda: text)
+                return self._mistrust(live, lambda: (text, spans))
+            except TrustNotAdmitted:
+                return self._rebuild(live, text, spans)
             except StateError:
-                return self._rebuild(live, text, Reason.TEXT_NOT_KEPT)
+                return self._rebuild(live, text, spans, Reason.TEXT_NOT_KEPT)
 
         try:
             return self._change(tenant, session, expected_revision, wait, change, text)
         except SessionNotFound:
             if expected_revision is not None:
                 raise
-            return self.open(tenant, session, text)
+            return self.open(tenant, session, text, untrusted=spans)
 
-    def encode(self, text: str) -> Patch:
+    def encode(self, text: str, *, untrusted: Ranges = NO_SPANS) -> Patch:
         """All IDs of `text` without a session, as a patch of nothing."""
         check_text(text)
         self._check_length(len(text))
-        body, by_reference = self._encode_text(text)
+        spans = self._spans(untrusted, text)
+        body, by_reference = self._encode_text(text, spans)
         ids = self.tokenizer.template.around(body)
-        reason = self._why_not_faster() if by_reference else Reason.NONE
+        reason = self._why_not_faster(spans) if by_reference else Reason.NONE
         patch = Patch(0, ids, 0, len(ids), 0, Route.REFERENCE if by_reference else Route.ENCODE, reason)
         with self._lock:
             self._count(patch)
         if self._observer is not None:
             try:
-                self._observer.encoded(text, ids, patch.route)
+                self._observer.encoded(text, ids, patch.route, spans)
             except Exception:
                 self._count_failed_observer()
         return patch
@@ -287,6 +326,16 @@ class SessionService:
         if chars > self.max_text_chars:
             raise InvalidRequest("text.too_long", f"{chars} characters", limit=self.max_text_chars)
 
+    def _spans(self, untrusted: Ranges, text: str) -> Spans:
+        """`untrusted` in canonical form; raises `trust.*` for what isn't ranges of `text`, and without a definition."""
+        if not untrusted:
+            return NO_SPANS
+        check_text(text)
+        spans = check_spans(untrusted, len(text))
+        if spans:
+            _ = self.tokenizer.trust
+        return spans
+
     def _find(self, key: SessionKey) -> _Live:
         with self._lock:
             live = self._table.get(key)
@@ -338,7 +387,7 @@ class SessionService:
         live = self._take(key, wait)
         try:
             if self.tokenizer.quarantined and not live.by_reference:
-                self._answer(key, live, self._rebuild(live, live.state.text()))
+                self._answer(key, live, self._rebuild(live, live.state.text(), live.state.untrusted))
             return read(live.state)
         finally:
             live.lock.release()
@@ -370,33 +419,35 @@ class SessionService:
     def _repairer(self) -> Repairer | None:
         return None if self.tokenizer.quarantined else self.tokenizer.repairer
 
-    def _encode_text(self, text: str) -> tuple[Ids, bool]:
+    def _encode_text(self, text: str, untrusted: Spans) -> tuple[Ids, bool]:
         """(IDs without the template's tokens, whether the reference made them). Nothing fast outlasts a quarantine."""
         tokenizer = self.tokenizer
         encoder = None if tokenizer.quarantined else tokenizer.text_encoder
-        if encoder is not None:
-            ids = encoder.encode_full(text)
+        if encoder is not None and (tokenizer.trust_admitted or not untrusted):
+            ids = encoder.encode_untrusted(text, untrusted) if untrusted else encoder.encode_full(text)
             if not tokenizer.quarantined:
                 return ids, False
-        return tokenizer.reference.encode_text_apart(text), True
+        return tokenizer.encode_by_reference(text, untrusted), True
 
-    def _encode_anew(self, text: str) -> tuple[SessionState, bool]:
+    def _encode_anew(self, text: str, untrusted: Spans) -> tuple[SessionState, bool]:
         """(the state of `text`, whether the reference alone made it)."""
         repairer = self._repairer()
-        if repairer is not None:
-            state = repairer.open(text, keep_text=self.keep_text)
+        if repairer is not None and (repairer.takes_untrusted or not untrusted):
+            state = repairer.open(text, keep_text=self.keep_text, untrusted=untrusted)
             if not self.tokenizer.quarantined:
                 return state, False
         check_text(text)
-        ids, by_reference = self._encode_text(text)
+        ids, by_reference = self._encode_text(text, untrusted)
         state = SessionState(keep_text=True)  # without a rule the next change needs the whole text again
         state.splice_tail(text, 0, ids)
+        state.mark_untrusted(untrusted)
         return state, by_reference
 
     def _rebuild(
         self,
         live: _Live,
         text: str,
+        untrusted: Spans,
         reason: Reason | None = None,
         *,
         replaced: int | None = None,
@@ -407,22 +458,24 @@ class SessionService:
         `replaced` IDs of revision `revision` are the caller's; by default those of the state.
         """
         before = live.state
-        fresh, by_reference = self._encode_anew(text)
+        fresh, by_reference = self._encode_anew(text, untrusted)
         fresh.revision = (before.revision if revision is None else revision) + 1
         live.state, live.by_reference = fresh, by_reference
         return self._whole(
-            live, self._total(before) if replaced is None else replaced, reason or self._why_not_faster()
+            live, self._total(before) if replaced is None else replaced, reason or self._why_not_faster(untrusted)
         )
 
-    def _why_not_faster(self) -> Reason:
-        return Reason.QUARANTINED if self.tokenizer.quarantined else Reason.NO_RULE
+    def _why_not_faster(self, untrusted: Spans) -> Reason:
+        if self.tokenizer.quarantined:
+            return Reason.QUARANTINED
+        return Reason.TRUST_NOT_ADMITTED if untrusted and self.tokenizer.text_encoder is not None else Reason.NO_RULE
 
-    def _mistrust(self, live: _Live, text: Callable[[], str]) -> Patch:
-        """A witness failed: nothing of the fast paths is believed any more."""
+    def _mistrust(self, live: _Live, new: Callable[[], tuple[str, Spans]]) -> Patch:
+        """A witness failed: nothing of the fast paths is believed any more. `new`: the text to come, and its spans."""
         first = self.tokenizer.quarantine()
         if first and self._on_quarantine is not None:
             self._on_quarantine(Reason.WITNESS_MISMATCH.value)
-        return self._rebuild(live, text(), Reason.WITNESS_MISMATCH)
+        return self._rebuild(live, *new(), Reason.WITNESS_MISMATCH)
 
     def _overtaken(self, key: SessionKey, live: _Live, patch: Patch, text: str | None) -> Patch:
         """The tokenizer was quarantined while a fast path made `patch`: the reference's answer in its place.
@@ -439,6 +492,7 @@ class SessionService:
         return self._rebuild(
             live,
             text,
+            live.state.untrusted,
             replaced=patch.total - patch.keep - len(patch.ids) + patch.resume,
             revision=patch.revision - (patch.route is not Route.UNCHANGED),
         )
@@ -461,5 +515,8 @@ def _close(live: _Live) -> None:
     live.closed = True
 
 
-def _edited(text: str, start: int, stop: int, replacement: str) -> str:
-    return text[:start] + replacement + text[stop:]
+def _edited(state: SessionState, start: int, stop: int, replacement: str, untrusted: Spans) -> tuple[str, Spans]:
+    """The state's text and untrusted spans with `replacement` and its spans in place of characters start..stop."""
+    text = state.text()
+    spans = spliced(state.untrusted, start, stop, untrusted, len(replacement))
+    return text[:start] + replacement + text[stop:], spans

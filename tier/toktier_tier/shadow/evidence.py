@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..core.trust import NO_SPANS, Spans
 from ..core.values import Ids
 from .sample import Sample
 
@@ -36,6 +37,7 @@ class Divergence:
     around_from         index of the first ID of `expected_around` and `answered_around`
     quarantined_now     whether this divergence put the tokenizer into quarantine
     sample_path         where the sample was written; None if it wasn't
+    untrusted           spans of the text in which no added token is recognized
     """
 
     time_s: float
@@ -54,6 +56,7 @@ class Divergence:
     answered_around: tuple[int, ...] = field(repr=False)
     quarantined_now: bool
     sample_path: str | None = None
+    untrusted: Spans = field(default=NO_SPANS, repr=False)
 
 
 def describe(
@@ -87,6 +90,7 @@ def describe(
         expected_around=tuple(known[start:stop].tolist()),
         answered_around=tuple(answered[start:stop].tolist()),
         quarantined_now=quarantined_now,
+        untrusted=sample.untrusted,
     )
 
 

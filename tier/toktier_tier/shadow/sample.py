@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..core.session import SESSION_OVERHEAD_BYTES, Segment, SessionState
+from ..core.session import SESSION_OVERHEAD_BYTES, SPAN_BYTES, Segment, SessionState
+from ..core.trust import NO_SPANS, Spans
 from ..core.values import Ids, Patch, Reason, Route
 
 
@@ -20,6 +21,7 @@ class Sample:
 
     keep, ids, total    what the patch said, template tokens counted; keep is 0 for an answer without a session
     revision            None for an answer without a session
+    untrusted           spans of the text in which no added token is recognized
     bytes_              memory that the sample keeps from being freed, about
     """
 
@@ -33,6 +35,7 @@ class Sample:
     reason: Reason
     revision: int | None
     bytes_: int
+    untrusted: Spans = NO_SPANS
 
     def text(self) -> str:
         return "".join([*(segment.decoded() for segment in self.segments), self.tail])
@@ -57,10 +60,11 @@ def sample_change(patch: Patch, state: SessionState) -> Sample:
         reason=patch.reason,
         revision=patch.revision,
         bytes_=state.state_bytes() + patch.ids.nbytes,
+        untrusted=state.untrusted,
     )
 
 
-def sample_encoding(text: str, ids: Ids, route: Route) -> Sample:
+def sample_encoding(text: str, ids: Ids, route: Route, untrusted: Spans = NO_SPANS) -> Sample:
     """`ids` with the template's tokens."""
     return Sample(
         segments=(),
@@ -72,5 +76,6 @@ def sample_encoding(text: str, ids: Ids, route: Route) -> Sample:
         route=route,
         reason=Reason.NONE,
         revision=None,
-        bytes_=text.__sizeof__() + ids.nbytes + SESSION_OVERHEAD_BYTES,
+        bytes_=text.__sizeof__() + ids.nbytes + SPAN_BYTES * len(untrusted) + SESSION_OVERHEAD_BYTES,
+        untrusted=untrusted,
     )

@@ -10,6 +10,7 @@ import random
 
 from ..core.errors import InvalidRequest
 from ..core.session import SessionState
+from ..core.trust import NO_SPANS, Spans
 from ..core.values import Ids, Patch, Route
 from .sample import sample_change, sample_encoding
 from .verifier import Verifier
@@ -36,7 +37,7 @@ class Sampler:
         else:
             self._verifier.skip()
 
-    def encoded(self, text: str, ids: Ids, route: Route) -> None:
+    def encoded(self, text: str, ids: Ids, route: Route, untrusted: Spans = NO_SPANS) -> None:
         if self._draw() >= self._rate or route is Route.REFERENCE:
             return
-        self._verifier.offer(sample_encoding(text, ids, route))
+        self._verifier.offer(sample_encoding(text, ids, route, untrusted))

@@ -5,7 +5,8 @@ Guarantees:
     reference encodes.
  2. Every sample is accounted for: sampled = skipped + dropped + verified + failed + those still held.
  3. IDs are compared byte for byte, over the whole text: those that the session holds, and those that a client holds
-    who applied the patch to right ones. The difference that quarantines is confirmed by the reference's own `encode`.
+    who applied the patch to right ones. The difference that quarantines is confirmed by the reference's own `encode`;
+    for a text with untrusted spans `encoders.trust` says what is right.
  4. A confirmed divergence quarantines the tokenizer before anything else is done about it.
  5. Nothing that goes wrong here, in the reference, the file system or the callback, ends the verifying thread.
 
@@ -15,14 +16,17 @@ Text is written nowhere but into the sample files of a folder that isn't redacte
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 
 from ..core.errors import InvalidText
+from ..core.trust import Spans
 from ..core.values import Ids
 from ..encoders.reference import Reference
 from ..tokenizer import TierTokenizer
@@ -32,6 +36,8 @@ from .sample import Sample
 
 DEFAULT_QUEUE_SAMPLES = 256
 DEFAULT_QUEUE_BYTES = 256 << 20
+LOWEST_PRIORITY = 19
+"""Of the verifying thread: Linux takes a `nice` value for each thread."""
 COUNTS = ("sampled", "skipped", "dropped", "verified", "diverged", "failed", "unwritten", "untold")
 
 
@@ -121,6 +127,8 @@ class Verifier:
     # --- in the verifying thread ---------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        with suppress(OSError, AttributeError):  # what requests leave of the processor is enough for it
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         while (sample := self._backlog.take()) is not None:
             try:
                 self._verify(sample)
@@ -132,9 +140,10 @@ class Verifier:
 
     def _verify(self, sample: Sample) -> None:
         text, tokenizer, reference = sample.text(), self.tokenizer, self.tokenizer.reference
-        expected = encode_apart(reference, text)
+        untrusted = sample.untrusted
+        expected = encode_apart(reference, text) if not untrusted else encode_untrusted(tokenizer, text, untrusted)
         answered = difference(sample, expected, reference)
-        if answered is not None and (expected is None or not tokenizer.quarantined):
+        if answered is not None and not untrusted and (expected is None or not tokenizer.quarantined):
             try:
                 expected = reference.encode(text)
             except InvalidText:
@@ -205,6 +214,14 @@ def encode_apart(reference: Reference, text: str) -> Ids | None:
             raise
         return None
     return _with_template(reference, np.array(encoding.ids, dtype=np.uint32))
+
+
+def encode_untrusted(tokenizer: TierTokenizer, text: str, untrusted: Spans) -> Ids | None:
+    """What is defined for a text with untrusted spans, by the reference alone; None where it refuses the text."""
+    try:
+        return tokenizer.template.around(tokenizer.trust.encode(text, untrusted))
+    except InvalidText:
+        return None
 
 
 def _with_template(reference: Reference, ids: Ids) -> Ids:

@@ -2,12 +2,13 @@
 
 Guarantees: every answer carries revision, route, reason and certificate; every deliberate error becomes a status
 with its code in the trailing metadata, anything else `internal`; a call that fails has changed nothing. A call is
-worked on for the tenant of its credential only, within the limits, and before its deadline.
+worked on for the tenant of its credential only, within the limits, and before its deadline. With several pods, a call
+goes to the pod that has its session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -20,12 +21,15 @@ from grpc_reflection.v1alpha import reflection
 
 from ..core.errors import EnvironmentFault, InvalidRequest, TierError
 from ..core.values import Patch
+from ..sessions.lookup import unpacked
 from ..sessions.registry import Registry, Served
 from ..telemetry import Telemetry, silent
+from .elsewhere import Elsewhere
 from .identity import Identities
 from .limits import Limits
 from .messages import MAX_MESSAGE_BYTES, bytes_of, fill, ids_of, message_limits
-from .status import Late, PermissionDenied, grpc_status, metadata_of, told
+from .prompts import Prompts
+from .status import STARTING, Late, OwnerAnswered, PermissionDenied, grpc_status, metadata_of, told
 from .tls import ServerTls
 from .v1 import toktier_pb2 as pb
 from .work import Work
@@ -34,11 +38,11 @@ _DESCRIPTOR = pb.DESCRIPTOR.services_by_name["TokenizerService"]
 SERVICE = _DESCRIPTOR.full_name
 STREAMS = 1_024
 """Calls at once on one connection; more wait at the client."""
-STARTING = EnvironmentFault("tier.starting", "the tier isn't ready yet")
-FOR_PEERS = frozenset({"Handoff"})
+NOT_READY = EnvironmentFault(STARTING, "the tier isn't ready yet")
+FOR_PEERS = frozenset({"Handoff", "EncodeAll"})
 """What only other pods may call, where callers are told apart."""
 Context = grpc.aio.ServicerContext[Any, Any]
-Call = Callable[[bytes, Context], Awaitable[bytes]]
+Status = tuple[grpc.StatusCode, str, tuple[tuple[str, str | bytes], ...]]
 
 
 def options(message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[tuple[str, int], ...]:
@@ -54,6 +58,8 @@ class TokenizerServicer:
     """The calls, by the names of the interface, each for a tenant. One object serves all requests of an event loop.
 
     identities, limits   by default everybody is one tenant, within the default bounds
+    prompts              for texts that other pods place here
+    pods                 the tier's other pods, if there are any
     """
 
     def __init__(
@@ -64,10 +70,13 @@ class TokenizerServicer:
         *,
         identities: Identities | None = None,
         limits: Limits | None = None,
+        prompts: Prompts | None = None,
+        pods: Elsewhere | None = None,
     ) -> None:
         self.registry, self.work = registry, work
         self.telemetry = telemetry or silent()
         self.identities, self.limits = identities or Identities(), limits or Limits()
+        self.prompts, self.pods = prompts or Prompts(registry, {}, work, self.telemetry), pods
 
     async def Encode(self, request: pb.EncodeRequest, tenant: str) -> pb.EncodeResponse:
         served = self.registry.find(request.model)
@@ -170,8 +179,14 @@ class TokenizerServicer:
 
     async def Handoff(self, request: pb.HandoffRequest, tenant: str) -> pb.HandoffResponse:
         served = self.registry.find(request.model)
+        chain = unpacked(request.chain)
         info = await self.work.in_thread(lambda: served.sessions.restore(tenant, request.session, request.state))
+        if chain:
+            self.prompts.adopt(served, tenant, request.session, chain)
         return pb.HandoffResponse(revision=info.revision, text_chars=info.chars, tokens=info.tokens)
+
+    async def EncodeAll(self, request: pb.EncodeAllRequest, tenant: str) -> pb.EncodeAllResponse:
+        return await self.prompts.encode_all(request, tenant)
 
     async def _patch(self, method: str, served: Served, chars: int, call: Callable[[bool], Patch]) -> Patch:
         begun = perf_counter()
@@ -209,6 +224,16 @@ def _rpc(servicer: TokenizerServicer, method: MethodDescriptor) -> grpc.RpcMetho
     identify, anonymous = servicer.identities.of_call, servicer.identities.anonymous
     enter, leave = servicer.limits.enter, servicer.limits.leave
     peers_only = method.name in FOR_PEERS and anonymous is None
+    pods = servicer.pods
+
+    async def by_pods(elsewhere: Elsewhere, data: bytes, tenant: str, context: Context) -> bytes:
+        request = parse(data)
+
+        async def here() -> bytes:
+            return (await handle(request, tenant)).SerializeToString()  # type: ignore[no-any-return]
+
+        metadata, left_s = context.invocation_metadata(), context.time_remaining()
+        return await elsewhere.serve(method.name, request, data, tenant, metadata, left_s, here)
 
     async def call(data: bytes, context: Context) -> bytes:
         try:
@@ -220,26 +245,31 @@ def _rpc(servicer: TokenizerServicer, method: MethodDescriptor) -> grpc.RpcMetho
             try:
                 if context.time_remaining() == 0:
                     raise Late("tier.late", "the deadline was over before the call was worked on")
-                # Known who, within the limits, in time: here a call may still go to the pod that owns its session.
-                if not tracing:
+                if pods is None and not tracing:
                     return (await handle(parse(data), who.tenant)).SerializeToString()  # type: ignore[no-any-return]
                 with telemetry.receive(span, lambda: _carrier(context)):
+                    if pods is not None:
+                        return await by_pods(pods, data, who.tenant, context)
                     return (await handle(parse(data), who.tenant)).SerializeToString()  # type: ignore[no-any-return]
             finally:
                 leave(load, size)
         except DecodeError:
-            found: TierError = InvalidRequest("request.malformed", f"no {method.input_type.name}")
-        except Exception as error:
-            found = told(error)
-        telemetry.failed(method.name, found.code)
-        await context.abort(grpc_status(found), str(found), metadata_of(found))
+            error: TierError = InvalidRequest("request.malformed", f"no {method.input_type.name}")
+            status: Status = (grpc_status(error), str(error), metadata_of(error))
+        except OwnerAnswered as answered:
+            error, status = answered.error, (answered.status, answered.details, answered.trailing)
+        except Exception as raised:
+            error = told(raised)
+            status = (grpc_status(error), str(error), metadata_of(error))
+        telemetry.failed(method.name, error.code)
+        await context.abort(*status)
         return b""  # abort has raised
 
     return grpc.unary_unary_rpc_method_handler(call)
 
 
 async def _starting(data: bytes, context: Context) -> bytes:
-    await context.abort(grpc.StatusCode.UNAVAILABLE, str(STARTING), metadata_of(STARTING))
+    await context.abort(grpc.StatusCode.UNAVAILABLE, str(NOT_READY), metadata_of(NOT_READY))
     return b""  # abort has raised
 
 
@@ -301,9 +331,13 @@ class GrpcServer:
         self._take(servicer)
         await self._tell()
 
+    async def retire(self) -> None:
+        """Tell `NOT_SERVING` from now on; calls are served as before."""
+        await self._health.enter_graceful_shutdown()
+
     async def stop(self, grace_s: float = 5.0) -> None:
         """Tell `NOT_SERVING`, take no new calls, let the running ones end within `grace_s`."""
-        await self._health.enter_graceful_shutdown()
+        await self.retire()
         await self._server.stop(grace_s)
 
     def _take(self, servicer: TokenizerServicer) -> None:

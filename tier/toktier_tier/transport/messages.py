@@ -30,7 +30,7 @@ ROUTES: dict[Route, pb.Route] = {
     Route.REFERENCE: pb.ROUTE_REFERENCE,
     Route.UNCHANGED: pb.ROUTE_UNCHANGED,
 }
-_ROUTES_BACK = {message: route for route, message in ROUTES.items()}
+ROUTES_BACK = {message: route for route, message in ROUTES.items()}
 _LITTLE = sys.byteorder == "little"
 
 
@@ -71,7 +71,7 @@ def fill(message: pb.Patch, patch: Patch) -> None:
 
 def patch_of(message: pb.Patch) -> Patch:
     """Raises `InvalidRequest` for a message that no tier of this version sends."""
-    route = _ROUTES_BACK.get(message.route)
+    route = ROUTES_BACK.get(message.route)
     if route is None:
         raise InvalidRequest("patch.unknown_route", f"route {message.route} is unknown here")
     try:

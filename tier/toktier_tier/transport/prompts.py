@@ -19,12 +19,18 @@ import numpy as np
 
 from ..core.errors import SessionBusy, UnsupportedTokenizer
 from ..core.repair import TemplateIds
-from ..core.values import Ids, Patch
+from ..core.values import Ids, Patch, Reason
 from ..engine.chat_template import ChatRenderer, PassThrough
 from ..engine.ids import CheckedIds, check_ids
-from ..sessions.lookup import Chain, ContentIndex, blocks, chain_of
+from ..sessions.affinity import chat_key, text_key
+from ..sessions.lookup import Chain, ContentIndex, blocks, chain_of, packed, unpacked
 from ..sessions.registry import Registry, Served
+from ..sessions.table import SessionKey
 from ..telemetry import Telemetry
+from .elsewhere import Elsewhere
+from .messages import ROUTES, ROUTES_BACK, bytes_of, ids_of
+from .tenants import OWN_TENANT
+from .v1 import toktier_pb2 as pb
 from .work import Work
 
 EXPLICIT = ("session_id", "prompt_cache_key")
@@ -67,7 +73,10 @@ class Model:
 
 
 class Prompts:
-    """Thread-safe as far as its parts are; one per tier."""
+    """Thread-safe as far as its parts are; one per tier.
+
+    pods    the tier's other pods, if there are any: who owns a conversation is asked for its IDs
+    """
 
     def __init__(
         self,
@@ -76,11 +85,13 @@ class Prompts:
         work: Work,
         telemetry: Telemetry,
         index: ContentIndex | None = None,
+        pods: Elsewhere | None = None,
     ) -> None:
         self.registry = registry
         self._models = {served.name: Model(served, renderers.get(served.name)) for served in registry}
         self.work, self._telemetry = work, telemetry
         self._index = index or ContentIndex()
+        self._pods = pods
 
     def models(self) -> Iterable[Model]:
         return self._models.values()
@@ -102,7 +113,16 @@ class Prompts:
             rendered = await self.work.for_size(size, lambda: renderer.render(fields))
         if isinstance(rendered, PassThrough):
             return rendered
-        prompt = await self._text(model, "chat", rendered.text, tenant, named, fields, lambda: _messages(fields))
+        chars = len(rendered.text)
+        prompt = await self._text(
+            model,
+            "chat",
+            rendered.text,
+            tenant,
+            named or _explicit(fields),
+            lambda: _messages(fields),
+            lambda chain: chat_key(fields["messages"], chain, chars),
+        )
         if rendered.continuation is not None:
             return await self._continued(model, rendered.continuation, prompt)
         return prompt
@@ -115,7 +135,8 @@ class Prompts:
             return PassThrough("text.not_one_text", f"{key!r} isn't one text")
         if model.specials is None:
             return NO_FIXED_SPECIALS
-        prompt = await self._text(model, "text", text, tenant, named, fields, lambda: blocks(text))
+        session = named or _explicit(fields)
+        prompt = await self._text(model, "text", text, tenant, session, lambda: blocks(text), text_key)
         if model.specials.prefix or model.specials.suffix:
             ids = model.specials.around(prompt.ids.array)
             return Prompt(self._checked(model, ids), prompt.session, prompt.patch)
@@ -131,6 +152,28 @@ class Prompts:
         ids: list[int] = specials.around(model.text_ids(patch.ids)).tolist()
         return ids
 
+    async def encode_all(self, request: pb.EncodeAllRequest, tenant: str) -> pb.EncodeAllResponse:
+        """Of a text that another pod has placed here. Raises `EnvironmentFault` (`session.moved`) if it belongs
+        elsewhere by now.
+        """
+        served = self.registry.find(request.model)
+        session, chain = request.session, unpacked(request.chain)
+        if self._pods is not None:
+            await self._pods.stay(self._key(served, tenant, session, chain), request.key)
+        session = session or self._find(served, tenant, chain, request.key)
+        patch, ids = await self._encoded(served, "EncodeAll", tenant, session, request.text)
+        return pb.EncodeAllResponse(
+            ids=bytes_of(ids),
+            session=session,
+            revision=patch.revision,
+            route=ROUTES[patch.route],
+            reason=patch.reason,
+        )
+
+    def adopt(self, served: Served, tenant: str, session: str, chain: Chain) -> None:
+        """Another pod's session, found by content, is here from now on."""
+        self._index.adopt(tenant, served.tokenizer.fingerprint, session, chain)
+
     async def _text(
         self,
         model: Model,
@@ -138,18 +181,33 @@ class Prompts:
         text: str,
         tenant: str,
         named: str,
-        fields: Mapping[str, Any],
         parts: Callable[[], Iterator[bytes]],
+        place: Callable[[Chain], str | None],
     ) -> Prompt:
-        served, telemetry = model.served, self._telemetry
-        begun = perf_counter()
-        session = named or _explicit(fields)
-        if session:
-            session = f"named/{session}" if len(session) <= LONGEST_NAME_CHARS else f"named/{_digest(session)}"
+        """`named`: the session that the request names. Otherwise it is found by `parts` of its content; with several
+        pods, `place` tells what such a request is placed by, if it is worth that.
+        """
+        served = model.served
+        session, key = "", ""
+        chain: Chain = ()
+        if named:
+            session = f"named/{named}" if len(named) <= LONGEST_NAME_CHARS else f"named/{_digest(named)}"
         else:
-            with telemetry.span("find session"):
+            with self._telemetry.span("find session"):
                 chain = await self.work.for_size(len(text), lambda: chain_of(parts()))
-                session = self._find(served, tenant, chain)
+        if self._pods is not None:
+            key = session or place(chain) or ""
+            if key and tenant != OWN_TENANT:
+                found = await self._ask(self._pods, served, tenant, text, session, chain, key)
+                if found is not None:
+                    return self._prompt(model, *found)
+        session = session or self._find(served, tenant, chain, key)
+        patch, ids = await self._encoded(served, method, tenant, session, text)
+        return self._prompt(model, session, patch, ids)
+
+    async def _encoded(self, served: Served, method: str, tenant: str, session: str, text: str) -> tuple[Patch, Ids]:
+        """All IDs of `text` as the session's new text, and the patch that led to them."""
+        begun = perf_counter()
         sessions = served.sessions
 
         def encode(wait: bool) -> tuple[Patch, Ids]:
@@ -163,15 +221,40 @@ class Prompts:
             return patch, ids
 
         patch, ids = await self.work.run(served, len(text) // 16, encode)
-        telemetry.answered(served, method, patch, len(text), perf_counter() - begun)
-        return Prompt(self._checked(model, model.text_ids(ids)), session, patch)
+        self._telemetry.answered(served, method, patch, len(text), perf_counter() - begun)
+        return patch, ids
 
-    def _find(self, served: Served, tenant: str, chain: Chain) -> str:
-        claim = self._index.claim(tenant, served.tokenizer.fingerprint, chain)
+    async def _ask(
+        self, pods: Elsewhere, served: Served, tenant: str, text: str, session: str, chain: Chain, key: str
+    ) -> tuple[str, Patch, Ids] | None:
+        """The session, patch and IDs of another pod; None if the text is encoded here."""
+        request = pb.EncodeAllRequest(
+            model=served.tokenizer.fingerprint, text=text, session=session, chain=packed(chain), key=key
+        )
+        with self._telemetry.span("ask owner"):
+            at = self._key(served, tenant, session, chain)
+            data = await pods.ask("EncodeAll", at, key, request.SerializeToString())
+        if data is None:
+            return None
+        answer = pb.EncodeAllResponse.FromString(data)
+        ids = ids_of(answer.ids)
+        route, reason = ROUTES_BACK[answer.route], Reason(answer.reason)
+        return answer.session, Patch(0, ids, 0, len(ids), answer.revision, route, reason), ids
+
+    def _key(self, served: Served, tenant: str, session: str, chain: Chain) -> SessionKey:
+        """Of the session that a request goes on with, as far as is known here."""
+        fingerprint = served.tokenizer.fingerprint
+        return SessionKey(tenant, fingerprint, session or self._index.find(tenant, fingerprint, chain) or "")
+
+    def _find(self, served: Served, tenant: str, chain: Chain, key: str) -> str:
+        claim = self._index.claim(tenant, served.tokenizer.fingerprint, chain, key)
         if claim.parent is not None:
             with suppress(SessionBusy):  # then it is encoded anew: nobody waits here
                 served.sessions.fork(tenant, claim.parent, claim.session, wait=False)
         return claim.session
+
+    def _prompt(self, model: Model, session: str, patch: Patch, ids: Ids) -> Prompt:
+        return Prompt(self._checked(model, model.text_ids(ids)), session, patch)
 
     async def _continued(self, model: Model, continuation: str, prompt: Prompt) -> Prompt:
         """The cut-off answer, encoded apart, behind the rest."""

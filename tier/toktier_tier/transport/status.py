@@ -29,9 +29,13 @@ from ..core.errors import (
 
 CODE_KEY, DETAILS_KEY = "toktier-code", "toktier-details"
 INTERNAL = "internal"
+STARTING = "tier.starting"
+"""The tier isn't ready: nothing was done."""
 RETRY_AFTER_S = 1
 """What who is turned away for load is told to wait."""
 _RETRY_MS = str(1_000 * RETRY_AFTER_S)
+_TOLD = ("toktier-", "retry-after-ms", "grpc-retry-pushback-ms")
+"""Beginnings of the names of what the tier tells in trailing metadata."""
 _RETRY_METADATA = (("retry-after-ms", _RETRY_MS), ("grpc-retry-pushback-ms", _RETRY_MS))
 log = logging.getLogger("toktier")
 
@@ -137,3 +141,16 @@ def error_of(call: Any) -> TierError:
     except (ValueError, TypeError):
         details = {}
     return kind(code, message, **{key: value for key, value in details.items() if key not in ("code", "message")})
+
+
+class OwnerAnswered(Exception):
+    """Another pod answered a call with an error: its status, sentence and trailing metadata as they came."""
+
+    def __init__(self, call: Any) -> None:
+        super().__init__(call.details())
+        self.status: grpc.StatusCode = call.code()
+        self.details: str = call.details() or ""
+        self.trailing: tuple[tuple[str, str | bytes], ...] = tuple(
+            (key, value) for key, value in call.trailing_metadata() or () if key.startswith(_TOLD)
+        )
+        self.error: TierError = error_of(call)

@@ -233,14 +233,16 @@ class Snapshot(_message.Message):
     def __init__(self, name: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., fingerprint: _Optional[str] = ..., sha256: _Optional[str] = ..., reference_version: _Optional[str] = ..., verdict: _Optional[str] = ..., reason: _Optional[str] = ..., rule_digest: _Optional[str] = ..., encoder: _Optional[str] = ..., whole_form: bool = ..., quarantined: bool = ..., sessions: _Optional[int] = ..., state_bytes: _Optional[int] = ...) -> None: ...
 
 class HandoffRequest(_message.Message):
-    __slots__ = ("model", "session", "state")
+    __slots__ = ("model", "session", "state", "chain")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
     model: str
     session: str
     state: bytes
-    def __init__(self, model: _Optional[str] = ..., session: _Optional[str] = ..., state: _Optional[bytes] = ...) -> None: ...
+    chain: bytes
+    def __init__(self, model: _Optional[str] = ..., session: _Optional[str] = ..., state: _Optional[bytes] = ..., chain: _Optional[bytes] = ...) -> None: ...
 
 class HandoffResponse(_message.Message):
     __slots__ = ("revision", "text_chars", "tokens")
@@ -251,3 +253,31 @@ class HandoffResponse(_message.Message):
     text_chars: int
     tokens: int
     def __init__(self, revision: _Optional[int] = ..., text_chars: _Optional[int] = ..., tokens: _Optional[int] = ...) -> None: ...
+
+class EncodeAllRequest(_message.Message):
+    __slots__ = ("model", "text", "session", "chain", "key")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    text: str
+    session: str
+    chain: bytes
+    key: str
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., session: _Optional[str] = ..., chain: _Optional[bytes] = ..., key: _Optional[str] = ...) -> None: ...
+
+class EncodeAllResponse(_message.Message):
+    __slots__ = ("ids", "session", "revision", "route", "reason")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ids: bytes
+    session: str
+    revision: int
+    route: Route
+    reason: str
+    def __init__(self, ids: _Optional[bytes] = ..., session: _Optional[str] = ..., revision: _Optional[int] = ..., route: _Optional[_Union[Route, str]] = ..., reason: _Optional[str] = ...) -> None: ...

@@ -80,6 +80,11 @@ class TokenizerServiceStub(object):
                 request_serializer=toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.HandoffRequest.SerializeToString,
                 response_deserializer=toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.HandoffResponse.FromString,
                 _registered_method=True)
+        self.EncodeAll = channel.unary_unary(
+                '/toktier.v1.TokenizerService/EncodeAll',
+                request_serializer=toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.EncodeAllRequest.SerializeToString,
+                response_deserializer=toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.EncodeAllResponse.FromString,
+                _registered_method=True)
 
 
 class TokenizerServiceServicer(object):
@@ -149,6 +154,13 @@ class TokenizerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EncodeAll(self, request, context):
+        """Between pods: a full text under a session that its name or content decides, and all of its IDs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TokenizerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -196,6 +208,11 @@ def add_TokenizerServiceServicer_to_server(servicer, server):
                     servicer.Handoff,
                     request_deserializer=toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.HandoffRequest.FromString,
                     response_serializer=toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.HandoffResponse.SerializeToString,
+            ),
+            'EncodeAll': grpc.unary_unary_rpc_method_handler(
+                    servicer.EncodeAll,
+                    request_deserializer=toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.EncodeAllRequest.FromString,
+                    response_serializer=toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.EncodeAllResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -442,6 +459,33 @@ class TokenizerService(object):
             '/toktier.v1.TokenizerService/Handoff',
             toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.HandoffRequest.SerializeToString,
             toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.HandoffResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EncodeAll(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/toktier.v1.TokenizerService/EncodeAll',
+            toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.EncodeAllRequest.SerializeToString,
+            toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.EncodeAllResponse.FromString,
             options,
             channel_credentials,
             insecure,

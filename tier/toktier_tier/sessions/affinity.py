@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..sessions.lookup import Chain
+from .lookup import CONTENT, Chain
 
-CONTENT = "content/"
 TEXT_BLOCKS = 4
 """Blocks of a plain text that place it: with fewer, it is encoded in less time than it is sent elsewhere."""
 LEAST_CHARS = 16_384
@@ -39,9 +38,14 @@ def text_key(chain: Chain) -> str | None:
 
 
 def ring_key(session: str) -> str:
-    """What a session is placed by: `content/<key>/<number>` by its key, any other name by itself."""
+    """What a session is placed by: `content/<digest>/<number>` by all before the number, any other name by itself."""
     if session.startswith(CONTENT):
         end = session.find("/", len(CONTENT))
         if end > 0:
             return session[:end]
     return session
+
+
+def found_by_content_alone(session: str) -> bool:
+    """Whether a session is one that a pod has named without a key: any pod may be asked next, and finds nothing."""
+    return session.startswith(CONTENT) and session.removeprefix(CONTENT).isdecimal()
