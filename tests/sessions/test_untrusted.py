@@ -85,7 +85,7 @@ class Conversation(RuleBasedStateMachine):
     """One session, a client that believes its patches, and now and then another pod."""
 
     tier: ClassVar[Tier]
-    make: ClassVar[Callable[[Tier], TierTokenizer]]
+    tokenizer: ClassVar[TierTokenizer]
     keep_text: ClassVar[bool]
     parts: ClassVar[list[str]]
 
@@ -93,7 +93,6 @@ class Conversation(RuleBasedStateMachine):
         super().__init__()
         self.stack = ExitStack()
         self.stack.enter_context(small_rope())
-        self.tokenizer = type(self).make(self.tier)
         self.service = SessionService(self.tokenizer, keep_text=self.keep_text)
         self.text, self.spans, self.revision = "", NO_SPANS, 0
         self.ids = self.service.open(*KEY, "").ids
@@ -237,7 +236,7 @@ def test_every_history_of_calls_gives_the_defined_ids(
 ) -> None:
     tier = flagged() if family == "flagged" else family_tier(family, policy=policy)
     parts = [*"ab <>mlrn1", "<m>", "<l>", "<r>", "n>", "ab", "<m", "1 "] if family == "flagged" else text_parts(tier)
-    members = {"tier": tier, "make": staticmethod(make), "keep_text": keep_text, "parts": parts}
+    members = {"tier": tier, "tokenizer": make(tier), "keep_text": keep_text, "parts": parts}
     run_state_machine_as_test(
         type("Machine", (Conversation,), members),
         settings=settings(max_examples=examples(15), stateful_step_count=20, deadline=None),

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from toktier_tier.core.values import Route
 from toktier_tier.shadow.apart import ReferenceApart, ReferenceLost
-from workshop import bpe, build_tier, family_tier, sample_text, tokenizer_json
+from toktier_tier.shadow.sample import sample_encoding
+from toktier_tier.shadow.verifier import Verifier
+from workshop import bpe, build_tier, family_tier, fresh_tokenizer, sample_text, tokenizer_json
 
 
 @pytest.fixture
@@ -77,3 +80,31 @@ def test_closing_ends_a_long_text(apart: ReferenceApart) -> None:
     assert len(ended) == 1
     with pytest.raises(ReferenceLost):
         apart.encode("a")
+
+
+def test_a_verifier_finds_wrong_ids_by_it_and_goes_on_when_it_is_lost() -> None:
+    tier = family_tier("gpt2-novelai")
+    tokenizer = fresh_tokenizer(tier)
+    apart = ReferenceApart(tokenizer.reference.snapshot)
+    verifier = Verifier(tokenizer, apart=apart)
+    verifier.start()
+    try:
+        text = sample_text(2_000)
+        right = tokenizer.encode(text)
+        for turn in range(3):
+            verifier.offer(sample_encoding(text, right, Route.ENCODE))
+            assert verifier.drain(30)
+            if turn == 0:
+                assert apart._process is not None
+                os.kill(apart._process.pid, signal.SIGKILL)
+        assert (verifier.counts()["verified"], verifier.counts()["lost"], apart.started) == (3, 1, 2)
+        assert not tokenizer.quarantined
+        wrong = right.copy()
+        wrong[7] += 1
+        verifier.offer(sample_encoding(text, wrong, Route.ENCODE))
+        assert verifier.drain(30)
+        assert verifier.counts()["diverged"] == 1
+        assert tokenizer.quarantined
+    finally:
+        assert verifier.stop(10)
+    assert apart.closed

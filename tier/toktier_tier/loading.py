@@ -24,6 +24,7 @@ from .pods.held import PodSessions
 from .sessions.registry import Registry, Served
 from .sessions.service import SessionService
 from .settings import TierSettings, TokenizerSettings, faults_allowed
+from .shadow.apart import ReferenceApart
 from .shadow.evidence import EvidenceFolder
 from .shadow.faults import plant_wrong_ids
 from .shadow.sampler import Sampler
@@ -106,6 +107,7 @@ class _Verifiers:
             tokenizer,
             queue_samples=shadow.queue,
             queue_bytes=shadow.queue_bytes,
+            apart=ReferenceApart(tokenizer.reference.snapshot) if shadow.process and shadow.rate else None,
             evidence=EvidenceFolder(Path(shadow.samples) if shadow.samples else None, redact=shadow.redact),
             on_divergence=lambda found: log.error("tokenizer %s: quarantined, %r", name, found),
         )

@@ -64,6 +64,7 @@ class SessionSettings:
 class ShadowSettings:
     """rate: share of answers checked; samples: directory for what diverged, none if empty.
 
+    process: the reference encodes in a process of its own (some 0.2 GB a tokenizer), out of the requests' way.
     fault_rate: share of an encoder's answers that are made wrong on purpose; only where `faults_allowed`.
     """
 
@@ -72,6 +73,7 @@ class ShadowSettings:
     queue_bytes: int = 256 << 20
     samples: str = ""
     redact: bool = True
+    process: bool = True
     fault_rate: float = 0.0
 
     def __post_init__(self) -> None:

@@ -94,6 +94,7 @@ def _read(body: bytes, tokenizer: TierTokenizer, *, has_spans: bool) -> SessionS
     segments: list[Segment] = []
     for bytes_, chars, tokens, digest in header["segments"]:
         ids = np.frombuffer(take(4 * tokens), dtype="<u4").astype(np.uint32)
+        ids.setflags(write=False)
         text = take(bytes_) if state.keep_text else None
         kept = bytes.fromhex(digest) if digest is not None else None
         if type(bytes_) is not int or type(chars) is not int or not 0 < chars <= bytes_ <= 4 * chars:

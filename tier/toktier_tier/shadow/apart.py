@@ -39,6 +39,10 @@ class ReferenceApart:
         self._starting = threading.Lock()
         self.started = 0
 
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
     def encode(self, text: str) -> Ids | None:
         """The IDs of `text`, without the template's."""
         process = self._process or self._start()

@@ -30,6 +30,7 @@ from ..core.trust import Spans
 from ..core.values import Ids
 from ..encoders.reference import Reference
 from ..tokenizer import TierTokenizer
+from .apart import ReferenceApart, ReferenceLost
 from .backlog import Backlog
 from .evidence import Divergence, EvidenceFolder, describe
 from .sample import Sample
@@ -38,13 +39,17 @@ DEFAULT_QUEUE_SAMPLES = 256
 DEFAULT_QUEUE_BYTES = 256 << 20
 LOWEST_PRIORITY = 19
 """Of the verifying thread: Linux takes a `nice` value for each thread."""
-COUNTS = ("sampled", "skipped", "dropped", "verified", "diverged", "failed", "unwritten", "untold")
+MAX_LOST = 3
+"""After so many lost processes in a row the reference is asked in this one."""
+COUNTS = ("sampled", "skipped", "dropped", "verified", "diverged", "failed", "lost", "unwritten", "untold")
 
 
 class Verifier:
     """Checks one tokenizer's samples on a thread of its own, from `start` to `stop`.
 
     queue_samples, queue_bytes    see `Backlog`; the bytes are those of text and IDs
+    apart           the reference in a process of its own; without it this process encodes, which now and then keeps
+                    requests waiting for some 30 ms (closed by `stop`)
     evidence        where samples of divergences go
     on_divergence   told of the first divergence, from the verifying thread
     now             Unix time in seconds, for reports
@@ -56,12 +61,14 @@ class Verifier:
         *,
         queue_samples: int = DEFAULT_QUEUE_SAMPLES,
         queue_bytes: int = DEFAULT_QUEUE_BYTES,
+        apart: ReferenceApart | None = None,
         evidence: EvidenceFolder | None = None,
         on_divergence: Callable[[Divergence], None] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.tokenizer = tokenizer
         self._backlog = Backlog(queue_samples, queue_bytes)
+        self._apart, self._lost_in_a_row = apart, 0
         self._evidence = evidence or EvidenceFolder(None)
         self._on_divergence, self._now = on_divergence, now
         self._lock = threading.Lock()
@@ -100,7 +107,8 @@ class Verifier:
     def stop(self, timeout_s: float) -> bool:
         """Accept no more, verify what is waiting, and after `timeout_s` drop the rest; whether nothing was left.
 
-        A text that the reference is at can't be interrupted: its thread ends once that is done, and reports.
+        A text that the reference is at in this process can't be interrupted: its thread ends once that is done, and
+        reports.
         """
         deadline = time.monotonic() + timeout_s
         self._backlog.close()
@@ -110,13 +118,16 @@ class Verifier:
         abandoned = self._backlog.abandon()
         with self._lock:
             self._counts["dropped"] += abandoned
+        if self._apart is not None:
+            self._apart.close()
         if thread is not None:
             thread.join(max(deadline - time.monotonic(), 0.0))
         return not abandoned and not len(self._backlog)
 
     def counts(self) -> dict[str, int]:
         """By what became of them: `sampled`, `skipped` (no text kept), `dropped`, `verified`, of those `diverged`,
-        and `failed` (the reference broke down). Of the divergences: `unwritten` samples and `untold` reports."""
+        and `failed` (the reference broke down). Of the divergences: `unwritten` samples and `untold` reports. `lost`
+        are the processes of the reference that ended by themselves."""
         with self._lock:
             return dict(self._counts)
 
@@ -141,7 +152,7 @@ class Verifier:
     def _verify(self, sample: Sample) -> None:
         text, tokenizer, reference = sample.text(), self.tokenizer, self.tokenizer.reference
         untrusted = sample.untrusted
-        expected = encode_apart(reference, text) if not untrusted else encode_untrusted(tokenizer, text, untrusted)
+        expected = encode_untrusted(tokenizer, text, untrusted) if untrusted else self._encode(text)
         answered = difference(sample, expected, reference)
         if answered is not None and not untrusted and (expected is None or not tokenizer.quarantined):
             try:
@@ -158,6 +169,22 @@ class Verifier:
             self._report(sample, text, expected, answered, quarantined_now, first)
         except BaseException:  # out of memory, or whatever the callback has in store
             self._count("untold")
+
+    def _encode(self, text: str) -> Ids | None:
+        """The reference's IDs; None if it refuses, or can't be asked apart from other threads."""
+        reference = self.tokenizer.reference
+        if self._apart is not None and self._lost_in_a_row < MAX_LOST:
+            try:
+                found = self._apart.encode(text)
+            except ReferenceLost:
+                if self._apart.closed:
+                    raise
+                self._lost_in_a_row += 1
+                self._count("lost")
+            else:
+                self._lost_in_a_row = 0
+                return None if found is None else _with_template(reference, found)
+        return encode_apart(reference, text)
 
     def _report(
         self, sample: Sample, text: str, expected: Ids | None, answered: Ids, quarantined_now: bool, first: bool

@@ -90,7 +90,7 @@ class Prompts:
         self.registry = registry
         self._models = {served.name: Model(served, renderers.get(served.name)) for served in registry}
         self.work, self._telemetry = work, telemetry
-        self._index = index or ContentIndex()
+        self._index = index if index is not None else ContentIndex()  # an empty one is false
         self._pods = pods
 
     def models(self) -> Iterable[Model]:
