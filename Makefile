@@ -3,7 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 export PYTHONPATH := benchmarks
 
-.PHONY: demo demo-sglang test check bench bench-service tokenizers e2e fuzz format clean
+.PHONY: demo demo-sglang test check bench bench-service bench-load bench-memory tokenizers e2e fuzz format clean
 
 demo: $(VENV)/.ready  ## admit a real tokenizer, replay 300 agent turns, check every one (build/demo.json, .html)
 	$(PY) -m demo --out build
@@ -27,6 +27,12 @@ demo-sglang: $(VENV)/.ready  ## 40 turns through a real SGLang on the CPU, by te
 
 bench-service: $(VENV)/.ready  ## Append over gRPC beside a bare echo (build/bench-service.json)
 	$(PY) -m service_bench --out build
+
+bench-load: $(VENV)/.ready  ## a tier under mixed load up to saturation (build/bench-load.json, .html)
+	$(PY) -m load_bench --out build
+
+bench-memory: $(VENV)/.ready  ## many sessions beside the stated model, then half an hour of churn (build/bench-memory.json)
+	$(PY) -m memory_bench --out build
 
 tokenizers: $(VENV)/.ready  ## admit every tokenizer of the catalog (build/tokenizers.json)
 	$(PY) -m catalog --all

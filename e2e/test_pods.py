@@ -81,7 +81,7 @@ class Pod:
                 "answer_s": 1.5,
                 "health_s": 0.3,
                 "drain_s": 10,
-                "linger_s": 1.5,
+                "linger_s": 2,
             },
         }
 

@@ -165,7 +165,7 @@ def test_a_pod_that_leaves_is_not_ready_serves_on_and_takes_everything_along(tmp
         for seed in range(8):
             for name in NAMES:
                 found = render(two.tiers[name], conversation(seed, 1 + NAMES.index(name)))
-                assert (seed, name, found["route"], found["reason"]) == (seed, name, "repair", "none"), two.pods("b").counts
+                assert (seed, name, found["route"], found["reason"]) == (seed, name, "repair", "none")
         until(lambda: [peer.name for peer in two.pods("b").ring.peers] == ["b"])
 
 
