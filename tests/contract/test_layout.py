@@ -23,7 +23,9 @@ def test_no_folder_of_tests_is_a_package() -> None:
     assert not (ROOT / "tests" / "operator").exists()  # would shadow the standard library's
 
 
-@pytest.mark.parametrize("package", ["tier/toktier_tier", "tier/toktier_sglang", "operator/toktier_operator", "kernels/toktier_kernels"])
+@pytest.mark.parametrize(
+    "package", ["tier/toktier_tier", "tier/toktier_sglang", "operator/toktier_operator", "kernels/toktier_kernels"]
+)
 def test_the_wheels_packages_are_there(package: str) -> None:
     assert (ROOT / package / "__init__.py").is_file()
     assert f'"{package}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -43,13 +43,16 @@ class AsyncTierClient:
             self._channel = grpc.aio.insecure_channel(address, options=requests.CHANNEL_OPTIONS)
         self._stub = TokenizerServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
-    async def encode(self, text: str) -> Ids:
-        answer = await self.call(self._stub.Encode, requests.encode(self.model, "", text, None))
+    async def encode(self, text: str, *, untrusted: requests.Ranges = ()) -> Ids:
+        answer = await self.call(self._stub.Encode, requests.encode(self.model, "", text, None, untrusted))
         return ids_of(answer.patch.ids)
 
-    async def open(self, session: str, text: str = "", *, text_of: requests.TextOf | None = None) -> AsyncSession:
+    async def open(
+        self, session: str, text: str = "", *, untrusted: requests.Ranges = (), text_of: requests.TextOf | None = None
+    ) -> AsyncSession:
         found = AsyncSession(self, session, text_of)
-        request = pb.OpenSessionRequest(model=self.model, session=session, text=text)
+        found._marked = bool(untrusted)
+        request = requests.open_session(self.model, session, text, untrusted)
         found.take(await self.call(self._stub.OpenSession, request))
         return found
 
@@ -83,7 +86,7 @@ class AsyncSession:
 
     def __init__(self, client: AsyncTierClient, name: str, text_of: requests.TextOf | None = None) -> None:
         self._client, self._stub, self.name = client, client._stub, name
-        self._text_of = text_of
+        self._text_of, self._marked = text_of, False
         self.reopened: Counter[str] = Counter()
         self._buffer = IdBuffer()
 
@@ -95,27 +98,32 @@ class AsyncSession:
     def revision(self) -> int:
         return self._buffer.revision
 
-    async def append(self, delta: str) -> Patch:
-        request = requests.append(self._client.model, self.name, delta, self.revision)
+    async def append(self, delta: str, *, untrusted: requests.Ranges = ()) -> Patch:
+        request = requests.append(self._client.model, self.name, delta, self.revision, untrusted)
         return await self._change(self._stub.Append, request, self._text_of)
 
-    async def edit(self, start_chars: int, stop_chars: int, replacement: str) -> Patch:
-        request = requests.edit(self._client.model, self.name, start_chars, stop_chars, replacement, self.revision)
+    async def edit(
+        self, start_chars: int, stop_chars: int, replacement: str, *, untrusted: requests.Ranges = ()
+    ) -> Patch:
+        request = requests.edit(
+            self._client.model, self.name, start_chars, stop_chars, replacement, self.revision, untrusted
+        )
         return await self._change(self._stub.Edit, request, self._text_of)
 
-    async def full_text(self, text: str) -> Patch:
-        request = requests.encode(self._client.model, self.name, text, self.revision)
-        return await self._change(self._stub.Encode, request, self._text_of and (lambda: text))
+    async def full_text(self, text: str, *, untrusted: requests.Ranges = ()) -> Patch:
+        request = requests.encode(self._client.model, self.name, text, self.revision, untrusted)
+        return await self._change(self._stub.Encode, request, self._text_of and (lambda: (text, untrusted)))
 
     async def close(self) -> bool:
         request = pb.CloseSessionRequest(model=self._client.model, session=self.name)
         return bool((await self._client.call(self._stub.CloseSession, request)).closed)
 
     async def _change(self, method: Callable[..., Any], request: Any, text_of: requests.TextOf | None) -> Patch:
+        self._marked = self._marked or bool(request.untrusted)
         try:
             return self.take(await self._client.call(method, request))
         except (SessionNotFound, RevisionConflict) as error:
-            again = requests.reopen(self._client.model, self.name, error, text_of)
+            again = requests.reopen(self._client.model, self.name, error, text_of, marked=self._marked)
             self.reopened[error.code] += 1
         return self.take(await self._client.call(self._stub.OpenSession, again))
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
 from ..core.errors import InvalidRequest, TierError
-from ..transport.messages import MESSAGE_LIMITS
+from ..transport.messages import MESSAGE_LIMITS, message_ranges
 from ..transport.v1 import toktier_pb2 as pb
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -20,7 +20,9 @@ CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),  # a pod that is back is found within a second
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
-TextOf = Callable[[], str]
+Ranges = Sequence[tuple[int, int]]
+TextOf = Callable[[], str | tuple[str, Ranges]]
+"""The whole text of a session, or that with its untrusted spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +59,25 @@ def metadata(token: str) -> tuple[tuple[str, str], ...] | None:
     return (("authorization", f"Bearer {token}"),)
 
 
-def encode(model: str, session: str, text: str, expected: int | None) -> pb.EncodeRequest:
-    return pb.EncodeRequest(model=model, session=session, text=text, expected_revision=expected)
+def encode(model: str, session: str, text: str, expected: int | None, untrusted: Ranges = ()) -> pb.EncodeRequest:
+    return pb.EncodeRequest(
+        model=model, session=session, text=text, expected_revision=expected, untrusted=message_ranges(untrusted)
+    )
 
 
-def append(model: str, session: str, delta: str, expected: int) -> pb.AppendRequest:
-    return pb.AppendRequest(model=model, session=session, delta=delta, expected_revision=expected)
+def open_session(model: str, session: str, text: str, untrusted: Ranges = ()) -> pb.OpenSessionRequest:
+    return pb.OpenSessionRequest(model=model, session=session, text=text, untrusted=message_ranges(untrusted))
 
 
-def edit(model: str, session: str, start: int, stop: int, replacement: str, expected: int) -> pb.EditRequest:
+def append(model: str, session: str, delta: str, expected: int, untrusted: Ranges = ()) -> pb.AppendRequest:
+    return pb.AppendRequest(
+        model=model, session=session, delta=delta, expected_revision=expected, untrusted=message_ranges(untrusted)
+    )
+
+
+def edit(
+    model: str, session: str, start: int, stop: int, replacement: str, expected: int, untrusted: Ranges = ()
+) -> pb.EditRequest:
     return pb.EditRequest(
         model=model,
         session=session,
@@ -73,11 +85,21 @@ def edit(model: str, session: str, start: int, stop: int, replacement: str, expe
         stop_chars=stop,
         replacement=replacement,
         expected_revision=expected,
+        untrusted=message_ranges(untrusted),
     )
 
 
-def reopen(model: str, session: str, error: TierError, text_of: TextOf | None) -> pb.OpenSessionRequest:
-    """The request that makes a session again after a change was answered `error`. Raises `error` where it can't."""
+def reopen(
+    model: str, session: str, error: TierError, text_of: TextOf | None, *, marked: bool
+) -> pb.OpenSessionRequest:
+    """The request that makes a session again after a change was answered `error`. Raises `error` where it can't: also
+    where the session's text was `marked` untrusted in part, and `text_of` doesn't tell where.
+    """
     if text_of is None or error.code not in LOST:
         raise error
-    return pb.OpenSessionRequest(model=model, session=session, text=text_of())
+    whole = text_of()
+    if isinstance(whole, str):
+        if marked:
+            raise error
+        whole = whole, ()
+    return open_session(model, session, *whole)

@@ -47,21 +47,25 @@ class TierClient:
             self._channel = grpc.insecure_channel(address, options=requests.CHANNEL_OPTIONS)
         self._stub = TokenizerServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
-    def encode(self, text: str) -> Ids:
+    def encode(self, text: str, *, untrusted: requests.Ranges = ()) -> Ids:
         """The IDs of a text by itself."""
-        answer = self.call(self._stub.Encode, requests.encode(self.model, "", text, None))
+        answer = self.call(self._stub.Encode, requests.encode(self.model, "", text, None, untrusted))
         return ids_of(answer.patch.ids)
 
-    def open(self, session: str, text: str = "", *, text_of: requests.TextOf | None = None) -> Session:
+    def open(
+        self, session: str, text: str = "", *, untrusted: requests.Ranges = (), text_of: requests.TextOf | None = None
+    ) -> Session:
         """Start a session, or start it over.
 
-        text_of   the session's whole text, with the change that is being made: where the tier has lost the session (a
-                  pod was lost, or it was evicted) it is opened again with that. For the only writer of a session.
+        untrusted   spans of `text` (start, stop), in characters, in which no added token is recognized; every change
+                    takes those of the text that it brings
+        text_of     the session's whole text, with the change that is being made: where the tier has lost the session (a
+                    pod was lost, or it was evicted) it is opened again with that. For the only writer of a session.
+                    With untrusted spans: the text and all of its spans.
         """
         found = Session(self, session, text_of)
-        found.take(
-            self.call(self._stub.OpenSession, pb.OpenSessionRequest(model=self.model, session=session, text=text))
-        )
+        found._marked = bool(untrusted)
+        found.take(self.call(self._stub.OpenSession, requests.open_session(self.model, session, text, untrusted)))
         return found
 
     def decode(self, ids: Ids, *, skip_special_tokens: bool = False) -> str:
@@ -95,7 +99,7 @@ class Session:
 
     def __init__(self, client: TierClient, name: str, text_of: requests.TextOf | None = None) -> None:
         self._client, self._stub, self.name = client, client._stub, name
-        self._text_of = text_of
+        self._text_of, self._marked = text_of, False
         self.reopened: Counter[str] = Counter()
         self._buffer = IdBuffer()
 
@@ -108,28 +112,31 @@ class Session:
     def revision(self) -> int:
         return self._buffer.revision
 
-    def append(self, delta: str) -> Patch:
-        request = requests.append(self._client.model, self.name, delta, self.revision)
+    def append(self, delta: str, *, untrusted: requests.Ranges = ()) -> Patch:
+        request = requests.append(self._client.model, self.name, delta, self.revision, untrusted)
         return self._change(self._stub.Append, request, self._text_of)
 
-    def edit(self, start_chars: int, stop_chars: int, replacement: str) -> Patch:
-        request = requests.edit(self._client.model, self.name, start_chars, stop_chars, replacement, self.revision)
+    def edit(self, start_chars: int, stop_chars: int, replacement: str, *, untrusted: requests.Ranges = ()) -> Patch:
+        request = requests.edit(
+            self._client.model, self.name, start_chars, stop_chars, replacement, self.revision, untrusted
+        )
         return self._change(self._stub.Edit, request, self._text_of)
 
-    def full_text(self, text: str) -> Patch:
+    def full_text(self, text: str, *, untrusted: requests.Ranges = ()) -> Patch:
         """Make `text` the session's text; the tier finds what it has in common with the old one."""
-        request = requests.encode(self._client.model, self.name, text, self.revision)
-        return self._change(self._stub.Encode, request, self._text_of and (lambda: text))
+        request = requests.encode(self._client.model, self.name, text, self.revision, untrusted)
+        return self._change(self._stub.Encode, request, self._text_of and (lambda: (text, untrusted)))
 
     def close(self) -> bool:
         request = pb.CloseSessionRequest(model=self._client.model, session=self.name)
         return bool(self._client.call(self._stub.CloseSession, request).closed)
 
     def _change(self, method: Callable[..., Any], request: Any, text_of: requests.TextOf | None) -> Patch:
+        self._marked = self._marked or bool(request.untrusted)
         try:
             return self.take(self._client.call(method, request))
         except (SessionNotFound, RevisionConflict) as error:
-            again = requests.reopen(self._client.model, self.name, error, text_of)
+            again = requests.reopen(self._client.model, self.name, error, text_of, marked=self._marked)
             self.reopened[error.code] += 1
         return self.take(self._client.call(self._stub.OpenSession, again))
 

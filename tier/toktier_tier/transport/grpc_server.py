@@ -27,7 +27,7 @@ from ..telemetry import Telemetry, silent
 from .elsewhere import Elsewhere
 from .identity import Identities
 from .limits import Limits
-from .messages import MAX_MESSAGE_BYTES, bytes_of, fill, ids_of, message_limits
+from .messages import MAX_MESSAGE_BYTES, bytes_of, fill, ids_of, message_limits, ranges_of
 from .prompts import Prompts
 from .status import STARTING, Late, OwnerAnswered, PermissionDenied, grpc_status, metadata_of, told
 from .tls import ServerTls
@@ -81,16 +81,21 @@ class TokenizerServicer:
     async def Encode(self, request: pb.EncodeRequest, tenant: str) -> pb.EncodeResponse:
         served = self.registry.find(request.model)
         text, session = request.text, request.session
+        untrusted = ranges_of(request.untrusted) if request.untrusted else ()
         if session:
             expected = request.expected_revision if request.HasField("expected_revision") else None
             patch = await self._patch(
                 "Encode",
                 served,
                 len(text),
-                lambda wait: served.sessions.full_text(tenant, session, text, expected_revision=expected, wait=wait),
+                lambda wait: served.sessions.full_text(
+                    tenant, session, text, expected_revision=expected, wait=wait, untrusted=untrusted
+                ),
             )
         else:
-            patch = await self._patch("Encode", served, len(text), lambda wait: served.sessions.encode(text))
+            patch = await self._patch(
+                "Encode", served, len(text), lambda wait: served.sessions.encode(text, untrusted=untrusted)
+            )
         answer = pb.EncodeResponse()
         fill(answer.patch, patch)
         return answer
@@ -98,8 +103,12 @@ class TokenizerServicer:
     async def OpenSession(self, request: pb.OpenSessionRequest, tenant: str) -> pb.OpenSessionResponse:
         served = self.registry.find(request.model)
         text = request.text
+        untrusted = ranges_of(request.untrusted) if request.untrusted else ()
         patch = await self._patch(
-            "OpenSession", served, len(text), lambda wait: served.sessions.open(tenant, request.session, text)
+            "OpenSession",
+            served,
+            len(text),
+            lambda wait: served.sessions.open(tenant, request.session, text, untrusted=untrusted),
         )
         answer = pb.OpenSessionResponse()
         fill(answer.patch, patch)
@@ -109,11 +118,14 @@ class TokenizerServicer:
         served = self.registry.find(request.model)
         delta = request.delta
         expected = request.expected_revision if request.HasField("expected_revision") else None
+        untrusted = ranges_of(request.untrusted) if request.untrusted else ()
         patch = await self._patch(
             "Append",
             served,
             len(delta),
-            lambda wait: served.sessions.append(tenant, request.session, delta, expected_revision=expected, wait=wait),
+            lambda wait: served.sessions.append(
+                tenant, request.session, delta, expected_revision=expected, wait=wait, untrusted=untrusted
+            ),
         )
         answer = pb.AppendResponse()
         fill(answer.patch, patch)
@@ -134,6 +146,7 @@ class TokenizerServicer:
                 request.replacement,
                 expected_revision=expected,
                 wait=wait,
+                untrusted=ranges_of(request.untrusted),
             ),
         )
         answer = pb.EditResponse()

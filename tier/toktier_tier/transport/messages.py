@@ -7,6 +7,7 @@ Guarantee: `patch_of` of a message that `fill` wrote gives an equal patch. IDs t
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -44,6 +45,18 @@ def ids_of(data: bytes) -> Ids:
         raise InvalidRequest("ids.not_whole", "IDs are packed as 4 bytes each", bytes=len(data))
     found = np.frombuffer(data, dtype="<u4")
     return found if _LITTLE else found.astype(np.uint32)
+
+
+def ranges_of(ranges: Iterable[pb.Range]) -> list[tuple[int, int]]:
+    return [(each.start_chars, each.stop_chars) for each in ranges]
+
+
+def message_ranges(ranges: Iterable[tuple[int, int]]) -> list[pb.Range]:
+    """Raises `InvalidRequest` (`trust.bad_span`) for what can't be sent."""
+    try:
+        return [pb.Range(start_chars=start, stop_chars=stop) for start, stop in ranges]
+    except (TypeError, ValueError):
+        raise InvalidRequest("trust.bad_span", "an untrusted span is a pair of positions") from None
 
 
 def fill(message: pb.Patch, patch: Patch) -> None:

@@ -60,17 +60,27 @@ class Certificate(_message.Message):
     overlap_digest: bytes
     def __init__(self, fingerprint: _Optional[str] = ..., rule_digest: _Optional[str] = ..., window_chars: _Optional[int] = ..., boundary_chars: _Optional[int] = ..., resume_chars: _Optional[int] = ..., text_chars: _Optional[int] = ..., overlap_tokens: _Optional[int] = ..., overlap_digest: _Optional[bytes] = ...) -> None: ...
 
+class Range(_message.Message):
+    __slots__ = ("start_chars", "stop_chars")
+    START_CHARS_FIELD_NUMBER: _ClassVar[int]
+    STOP_CHARS_FIELD_NUMBER: _ClassVar[int]
+    start_chars: int
+    stop_chars: int
+    def __init__(self, start_chars: _Optional[int] = ..., stop_chars: _Optional[int] = ...) -> None: ...
+
 class EncodeRequest(_message.Message):
-    __slots__ = ("model", "text", "session", "expected_revision")
+    __slots__ = ("model", "text", "session", "expected_revision", "untrusted")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_REVISION_FIELD_NUMBER: _ClassVar[int]
+    UNTRUSTED_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     session: str
     expected_revision: int
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., session: _Optional[str] = ..., expected_revision: _Optional[int] = ...) -> None: ...
+    untrusted: _containers.RepeatedCompositeFieldContainer[Range]
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., session: _Optional[str] = ..., expected_revision: _Optional[int] = ..., untrusted: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
 
 class EncodeResponse(_message.Message):
     __slots__ = ("patch",)
@@ -79,14 +89,16 @@ class EncodeResponse(_message.Message):
     def __init__(self, patch: _Optional[_Union[Patch, _Mapping]] = ...) -> None: ...
 
 class OpenSessionRequest(_message.Message):
-    __slots__ = ("model", "session", "text")
+    __slots__ = ("model", "session", "text", "untrusted")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    UNTRUSTED_FIELD_NUMBER: _ClassVar[int]
     model: str
     session: str
     text: str
-    def __init__(self, model: _Optional[str] = ..., session: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+    untrusted: _containers.RepeatedCompositeFieldContainer[Range]
+    def __init__(self, model: _Optional[str] = ..., session: _Optional[str] = ..., text: _Optional[str] = ..., untrusted: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
 
 class OpenSessionResponse(_message.Message):
     __slots__ = ("patch",)
@@ -95,16 +107,18 @@ class OpenSessionResponse(_message.Message):
     def __init__(self, patch: _Optional[_Union[Patch, _Mapping]] = ...) -> None: ...
 
 class AppendRequest(_message.Message):
-    __slots__ = ("model", "session", "delta", "expected_revision")
+    __slots__ = ("model", "session", "delta", "expected_revision", "untrusted")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_REVISION_FIELD_NUMBER: _ClassVar[int]
+    UNTRUSTED_FIELD_NUMBER: _ClassVar[int]
     model: str
     session: str
     delta: str
     expected_revision: int
-    def __init__(self, model: _Optional[str] = ..., session: _Optional[str] = ..., delta: _Optional[str] = ..., expected_revision: _Optional[int] = ...) -> None: ...
+    untrusted: _containers.RepeatedCompositeFieldContainer[Range]
+    def __init__(self, model: _Optional[str] = ..., session: _Optional[str] = ..., delta: _Optional[str] = ..., expected_revision: _Optional[int] = ..., untrusted: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
 
 class AppendResponse(_message.Message):
     __slots__ = ("patch",)
@@ -113,20 +127,22 @@ class AppendResponse(_message.Message):
     def __init__(self, patch: _Optional[_Union[Patch, _Mapping]] = ...) -> None: ...
 
 class EditRequest(_message.Message):
-    __slots__ = ("model", "session", "start_chars", "stop_chars", "replacement", "expected_revision")
+    __slots__ = ("model", "session", "start_chars", "stop_chars", "replacement", "expected_revision", "untrusted")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     START_CHARS_FIELD_NUMBER: _ClassVar[int]
     STOP_CHARS_FIELD_NUMBER: _ClassVar[int]
     REPLACEMENT_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_REVISION_FIELD_NUMBER: _ClassVar[int]
+    UNTRUSTED_FIELD_NUMBER: _ClassVar[int]
     model: str
     session: str
     start_chars: int
     stop_chars: int
     replacement: str
     expected_revision: int
-    def __init__(self, model: _Optional[str] = ..., session: _Optional[str] = ..., start_chars: _Optional[int] = ..., stop_chars: _Optional[int] = ..., replacement: _Optional[str] = ..., expected_revision: _Optional[int] = ...) -> None: ...
+    untrusted: _containers.RepeatedCompositeFieldContainer[Range]
+    def __init__(self, model: _Optional[str] = ..., session: _Optional[str] = ..., start_chars: _Optional[int] = ..., stop_chars: _Optional[int] = ..., replacement: _Optional[str] = ..., expected_revision: _Optional[int] = ..., untrusted: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
 
 class EditResponse(_message.Message):
     __slots__ = ("patch",)
