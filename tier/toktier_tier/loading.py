@@ -166,6 +166,7 @@ def _renderer(each: TokenizerSettings, registry: Registry) -> ChatRenderer | Non
             tool_call_parser=each.tool_call_parser or None,
         ),
         content_format=template.content_format,
+        untrusted_roles=each.untrusted_roles,
         message_ends=0,
     )
 

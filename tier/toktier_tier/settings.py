@@ -27,6 +27,7 @@ MAX_FILE_BYTES = 1 << 20
 class TokenizerSettings:
     """source: see `sources`; models: names that requests use; chat_template: the model's directory, if any.
 
+    untrusted_roles: of chat messages in whose content no added token is recognized, `tool` for example.
     The parsers are those that SGLang was started with: some of them change what a chat's text is.
     """
 
@@ -37,6 +38,7 @@ class TokenizerSettings:
     chat_template: str = ""
     reasoning_parser: str = ""
     tool_call_parser: str = ""
+    untrusted_roles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name or not self.source:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
@@ -149,7 +149,9 @@ class ChatRenderer:
         message_ends: int = 0,
         max_chars: int = MAX_CHARS,
         clock: Callable[[], datetime] = datetime.now,
+        untrusted_roles: Collection[str] = (),
     ) -> None:
+        self.untrusted_roles = frozenset(untrusted_roles)
         self._source = template
         self._special_tokens = dict(special_tokens)
         self._server = server

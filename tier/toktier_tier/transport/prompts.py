@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import SessionBusy, UnsupportedTokenizer
+from ..core.errors import InvalidRequest, SessionBusy, UnsupportedTokenizer
 from ..core.repair import TemplateIds
+from ..core.trust import NO_SPANS, Spans
 from ..core.values import Ids, Patch, Reason
-from ..engine.chat_template import ChatRenderer, PassThrough
+from ..engine.chat_template import ChatRenderer, PassThrough, Rendered
+from ..engine.chat_trust import has_untrusted, untrusted_spans
 from ..engine.ids import CheckedIds, check_ids
 from ..sessions.affinity import chat_key, text_key
 from ..sessions.lookup import Chain, ContentIndex, blocks, chain_of, packed, unpacked
@@ -28,7 +30,7 @@ from ..sessions.registry import Registry, Served
 from ..sessions.table import SessionKey
 from ..telemetry import Telemetry
 from .elsewhere import Elsewhere
-from .messages import ROUTES, ROUTES_BACK, bytes_of, ids_of
+from .messages import ROUTES, ROUTES_BACK, bytes_of, ids_of, message_ranges, ranges_of
 from .tenants import OWN_TENANT
 from .v1 import toktier_pb2 as pb
 from .work import Work
@@ -107,12 +109,13 @@ class Prompts:
         renderer = model.renderer
         if renderer is None:
             return NO_TEMPLATE
-        if not model.agrees:
-            return DISAGREES
         with self._telemetry.span("render"):
-            rendered = await self.work.for_size(size, lambda: renderer.render(fields))
-        if isinstance(rendered, PassThrough):
-            return rendered
+            found = await self.work.for_size(size, lambda: _rendered(renderer, fields)) if model.agrees else DISAGREES
+        if isinstance(found, PassThrough):
+            if has_untrusted(fields, renderer.untrusted_roles):
+                raise InvalidRequest("trust.passed_through", f"untrusted text can't go on as text ({found.reason})")
+            return found
+        rendered, untrusted = found
         chars = len(rendered.text)
         prompt = await self._text(
             model,
@@ -122,6 +125,7 @@ class Prompts:
             named or _explicit(fields),
             lambda: _messages(fields),
             lambda chain: chat_key(fields["messages"], chain, chars),
+            untrusted,
         )
         if rendered.continuation is not None:
             return await self._continued(model, rendered.continuation, prompt)
@@ -161,7 +165,8 @@ class Prompts:
         if self._pods is not None:
             await self._pods.stay(self._key(served, tenant, session, chain), request.key)
         session = session or self._find(served, tenant, chain, request.key)
-        patch, ids = await self._encoded(served, "EncodeAll", tenant, session, request.text)
+        untrusted = ranges_of(request.untrusted)
+        patch, ids = await self._encoded(served, "EncodeAll", tenant, session, request.text, untrusted)
         return pb.EncodeAllResponse(
             ids=bytes_of(ids),
             session=session,
@@ -183,6 +188,7 @@ class Prompts:
         named: str,
         parts: Callable[[], Iterator[bytes]],
         place: Callable[[Chain], str | None],
+        untrusted: Spans = NO_SPANS,
     ) -> Prompt:
         """`named`: the session that the request names. Otherwise it is found by `parts` of its content; with several
         pods, `place` tells what such a request is placed by, if it is worth that.
@@ -198,25 +204,27 @@ class Prompts:
         if self._pods is not None:
             key = session or place(chain) or ""
             if key and tenant != OWN_TENANT:
-                found = await self._ask(self._pods, served, tenant, text, session, chain, key)
+                found = await self._ask(self._pods, served, tenant, text, session, chain, key, untrusted)
                 if found is not None:
                     return self._prompt(model, *found)
         session = session or self._find(served, tenant, chain, key)
-        patch, ids = await self._encoded(served, method, tenant, session, text)
+        patch, ids = await self._encoded(served, method, tenant, session, text, untrusted)
         return self._prompt(model, session, patch, ids)
 
-    async def _encoded(self, served: Served, method: str, tenant: str, session: str, text: str) -> tuple[Patch, Ids]:
+    async def _encoded(
+        self, served: Served, method: str, tenant: str, session: str, text: str, untrusted: Sequence[tuple[int, int]]
+    ) -> tuple[Patch, Ids]:
         """All IDs of `text` as the session's new text, and the patch that led to them."""
         begun = perf_counter()
         sessions = served.sessions
 
         def encode(wait: bool) -> tuple[Patch, Ids]:
-            patch = sessions.full_text(tenant, session, text, wait=wait)
+            patch = sessions.full_text(tenant, session, text, wait=wait, untrusted=untrusted)
             if patch.keep == 0 and patch.total == len(patch.ids):
                 return patch, patch.ids
             info, ids = sessions.snapshot(tenant, session, wait=wait)
             if info.revision != patch.revision:  # another request has changed the session since
-                alone = sessions.encode(text)
+                alone = sessions.encode(text, untrusted=untrusted)
                 return alone, alone.ids
             return patch, ids
 
@@ -225,11 +233,24 @@ class Prompts:
         return patch, ids
 
     async def _ask(
-        self, pods: Elsewhere, served: Served, tenant: str, text: str, session: str, chain: Chain, key: str
+        self,
+        pods: Elsewhere,
+        served: Served,
+        tenant: str,
+        text: str,
+        session: str,
+        chain: Chain,
+        key: str,
+        untrusted: Spans,
     ) -> tuple[str, Patch, Ids] | None:
         """The session, patch and IDs of another pod; None if the text is encoded here."""
         request = pb.EncodeAllRequest(
-            model=served.tokenizer.fingerprint, text=text, session=session, chain=packed(chain), key=key
+            model=served.tokenizer.fingerprint,
+            text=text,
+            session=session,
+            chain=packed(chain),
+            key=key,
+            untrusted=message_ranges(untrusted),
         )
         with self._telemetry.span("ask owner"):
             at = self._key(served, tenant, session, chain)
@@ -267,6 +288,13 @@ class Prompts:
     @staticmethod
     def _checked(model: Model, ids: Ids | Sequence[int]) -> CheckedIds:
         return check_ids(ids, model.served.tokenizer.reference.id_limit)
+
+
+def _rendered(renderer: ChatRenderer, fields: Mapping[str, Any]) -> tuple[Rendered, Spans] | PassThrough:
+    found = renderer.render(fields)
+    if isinstance(found, PassThrough):
+        return found
+    return found, untrusted_spans(renderer.render, fields, found.text, renderer.untrusted_roles)
 
 
 def _digest(name: str) -> str:

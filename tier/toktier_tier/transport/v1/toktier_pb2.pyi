@@ -271,18 +271,20 @@ class HandoffResponse(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., text_chars: _Optional[int] = ..., tokens: _Optional[int] = ...) -> None: ...
 
 class EncodeAllRequest(_message.Message):
-    __slots__ = ("model", "text", "session", "chain", "key")
+    __slots__ = ("model", "text", "session", "chain", "key", "untrusted")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CHAIN_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    UNTRUSTED_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     session: str
     chain: bytes
     key: str
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., session: _Optional[str] = ..., chain: _Optional[bytes] = ..., key: _Optional[str] = ...) -> None: ...
+    untrusted: _containers.RepeatedCompositeFieldContainer[Range]
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., session: _Optional[str] = ..., chain: _Optional[bytes] = ..., key: _Optional[str] = ..., untrusted: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
 
 class EncodeAllResponse(_message.Message):
     __slots__ = ("ids", "session", "revision", "route", "reason")
