@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from toktier_tier.core.certificate import verify_certificate
-from toktier_tier.core.errors import InvalidRequest, StateCorrupt, StateError, UnsupportedTokenizer
+from toktier_tier.core.errors import CertificateInvalid, InvalidRequest, StateCorrupt, StateError, UnsupportedTokenizer
 from toktier_tier.core.session import SPAN_BYTES
 from toktier_tier.core.snapshot import SpecialTokenPolicy
 from toktier_tier.core.trust import NO_SPANS, Spans, clipped, joined, spliced
@@ -121,14 +121,34 @@ class Conversation(RuleBasedStateMachine):
         """What the certificate says holds of the text and of its trust."""
         assert patch.certificate is not None
         rule_, fingerprint = self.tier.rule, self.tokenizer.fingerprint
+        encoder = self.tokenizer.text_encoder
+        assert encoder is not None
         verify_certificate(
-            patch, fingerprint=fingerprint, rule=rule_, old_text=self.text, new_text=text, old_ids=self.ids
+            patch,
+            fingerprint=fingerprint,
+            rule=rule_,
+            old_text=self.text,
+            new_text=text,
+            old_ids=self.ids,
+            encode=encoder.encode,
+            old_untrusted=self.spans,
+            new_untrusted=spans,
+            encode_untrusted=encoder.encode_untrusted,
         )
-        at, behind = patch.certificate.boundary_chars, len(text) - patch.certificate.resume_chars
-        assert clipped(spans, 0, at) == clipped(self.spans, 0, at)
-        assert clipped(spans, len(text) - behind, len(text)) == clipped(
-            self.spans, len(self.text) - behind, len(self.text)
-        )
+        at = patch.certificate.boundary_chars
+        if at:
+            with pytest.raises(CertificateInvalid) as caught:
+                verify_certificate(
+                    patch,
+                    fingerprint=fingerprint,
+                    rule=rule_,
+                    old_text=self.text,
+                    new_text=text,
+                    old_ids=self.ids,
+                    old_untrusted=self.spans,
+                    new_untrusted=spliced(spans, at - 1, at, NO_SPANS if clipped(spans, at - 1, at) else ((0, 1),), 1),
+                )
+            assert caught.value.code == "certificate.untrusted"
 
     def check(self) -> None:
         assert self.ids.tolist() == right(self.tokenizer, self.text, self.spans)

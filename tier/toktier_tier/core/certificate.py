@@ -1,9 +1,9 @@
 """Rechecking a patch's certificate with nothing but the texts, the old IDs and the rule.
 
 Guarantee: if `verify_certificate` returns, the IDs that the patch keeps are kept rightly: the kept text is the
-same in both versions, it ends (and begins again) at boundaries of the very rule that was admitted, and the witness
-IDs are those that the old answer had there. With `encode`, the patch's own IDs are computed again too, and so is the
-number of old IDs that it skips.
+same in both versions, and trusted in the same places, it ends (and begins again) at boundaries of the very rule that
+was admitted, and the witness IDs are those that the old answer had there. With `encode`, the patch's own IDs are
+computed again too, and so is the number of old IDs that it skips.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from .boundaries import BoundaryRule
 from .errors import CertificateInvalid
 from .pipeline import Position
+from .trust import NO_SPANS, Spans, clipped
 from .values import Ids, Patch
 
 
@@ -29,8 +30,14 @@ def verify_certificate(
     new_text: str,
     old_ids: Ids,
     encode: Callable[[str, Position], Ids] | None = None,
+    old_untrusted: Spans = NO_SPANS,
+    new_untrusted: Spans = NO_SPANS,
+    encode_untrusted: Callable[[str, Spans, Position], Ids] | None = None,
 ) -> None:
-    """Raises `CertificateInvalid` with the condition that fails; `old_ids` include the template's tokens."""
+    """Raises `CertificateInvalid` with the condition that fails; `old_ids` include the template's tokens.
+
+    The untrusted spans are those of the whole texts; where there are any, `encode` goes with `encode_untrusted`.
+    """
     certificate = patch.certificate
     if certificate is None:
         _fail("certificate.missing", "the patch replaces everything or nothing and carries no certificate")
@@ -45,6 +52,10 @@ def verify_certificate(
         _fail("certificate.text", "the text left of the boundary isn't the same")
     if old_text[old_resume:] != new_text[resume:]:
         _fail("certificate.text", "the text right of the window isn't the same")
+    if clipped(old_untrusted, 0, boundary) != clipped(new_untrusted, 0, boundary) or clipped(
+        old_untrusted, old_resume, len(old_text)
+    ) != clipped(new_untrusted, resume, len(new_text)):
+        _fail("certificate.untrusted", "the kept text isn't trusted in the same places")
     for text, position in (
         (new_text, window),
         (new_text, boundary),
@@ -62,10 +73,18 @@ def verify_certificate(
         _fail("certificate.total", "the patch's parts don't add up")
     if encode is not None:
         position = Position.CONTINUATION if window else Position.TEXT_START
-        again = encode(new_text[window:resume], position)
+
+        def encoded(text: str, untrusted: Spans) -> Ids:
+            if not untrusted:
+                return encode(text, position)
+            if encode_untrusted is None:
+                _fail("certificate.untrusted", "nothing was given that encodes untrusted text")
+            return encode_untrusted(text, untrusted, position)
+
+        again = encoded(new_text[window:resume], clipped(new_untrusted, window, resume))
         if again.tobytes() != np.concatenate([witness, patch.ids]).tobytes():
             _fail("certificate.ids", "encoding the window again gives other IDs")
-        replaced = encode(old_text[window:old_resume], position)
+        replaced = encoded(old_text[window:old_resume], clipped(old_untrusted, window, old_resume))
         if replaced.tobytes() != old_ids[patch.keep - overlap : patch.resume].tobytes():
             _fail("certificate.ids", "the old text of the window doesn't give the IDs that are replaced")
 

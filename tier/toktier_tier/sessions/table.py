@@ -86,7 +86,7 @@ class _Entry(Generic[Value]):
 
 
 class SessionTable(Generic[Value]):
-    """`budget_bytes`, `tenant_budget_bytes` (by default all of it) and `ttl_s` bound what is kept.
+    """`budget_bytes`, `tenant_budget_bytes` (by default none of its own) and `ttl_s` bound what is kept.
 
     `evicted` counts by reason (`bytes`, `tenant_bytes`, `ttl`). `on_removal` is told of every value that leaves the
     table, for whatever reason.
@@ -106,7 +106,7 @@ class SessionTable(Generic[Value]):
         self._shares: dict[str, _Share] = {}
         self._largest = _Largest(self._shares)
         self._budget_bytes, self._ttl_s, self._clock = budget_bytes, ttl_s, clock
-        self._tenant_budget_bytes = budget_bytes if tenant_budget_bytes is None else tenant_budget_bytes
+        self._tenant_budget_bytes = math.inf if tenant_budget_bytes is None else tenant_budget_bytes
         self._next_expiry = -math.inf
         """Nothing in the table is too old before this time."""
         self.bytes_ = 0

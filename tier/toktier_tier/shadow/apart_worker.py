@@ -47,9 +47,12 @@ def _read(source: BinaryIO) -> bytes | None:
 
 
 def _answer(target: BinaryIO, kind: int, data: bytes) -> None:
-    target.write(bytes([kind]) + len(data).to_bytes(8, "little"))
-    target.write(data)
-    target.flush()
+    try:
+        target.write(bytes([kind]) + len(data).to_bytes(8, "little"))
+        target.write(data)
+        target.flush()
+    except BrokenPipeError:  # the tier has ended meanwhile: nobody is left to tell
+        os._exit(0)
 
 
 if __name__ == "__main__":
