@@ -3,7 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 export PYTHONPATH := benchmarks
 
-.PHONY: demo demo-sglang test check bench bench-service bench-load bench-memory tokenizers e2e fuzz format clean
+.PHONY: demo demo-sglang e2e-full test check bench bench-service bench-load bench-memory tokenizers e2e fuzz format clean
 
 demo: $(VENV)/.ready  ## admit a real tokenizer, replay 300 agent turns, check every one (build/demo.json, .html)
 	$(PY) -m demo --out build
@@ -38,7 +38,10 @@ tokenizers: $(VENV)/.ready  ## admit every tokenizer of the catalog (build/token
 	$(PY) -m catalog --all
 	$(PY) -m tokenizers_table --out build
 
-e2e: $(VENV)/.ready  ## the built wheel in an environment of its own, by its command line
+e2e: $(VENV)/.ready  ## the wheel by its command line, a real SGLang on the CPU, three pods under faults
+	$(PY) -m pytest -q -n 2 --dist loadfile -m "not slow" e2e
+
+e2e-full: $(VENV)/.ready  ## the same with what takes minutes
 	$(PY) -m pytest -q -n 2 --dist loadfile e2e
 
 fuzz: $(VENV)/.ready  ## the property tests again, with 50 times the examples

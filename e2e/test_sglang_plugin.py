@@ -242,6 +242,7 @@ def test_every_answer_was_checked_by_the_own_tokenizer(sglang: Sglang) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_every_tokenizer_worker_asks_the_tier(
     without: list[Turn], model_dir: Path, plugin_folder: Path, tier: TierProcess
 ) -> None:
@@ -260,6 +261,7 @@ def test_every_tokenizer_worker_asks_the_tier(
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_tokenizers_that_loading_changes_are_refused(plugin_folder: Path, tmp_path: Path) -> None:
     models = [write_genuine_model(tmp_path / name, name) for name in ("qwen-3", "deepseek-v3", "minimax", "qwen-3.5")]
     done = subprocess.run(
