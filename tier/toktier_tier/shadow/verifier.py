@@ -140,6 +140,9 @@ class Verifier:
     def _run(self) -> None:
         with suppress(OSError, AttributeError):  # what requests leave of the processor is enough for it
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+        with suppress(ReferenceLost):
+            if self._apart is not None:
+                self._apart.encode("")  # its process takes a second or two to start
         while (sample := self._backlog.take()) is not None:
             try:
                 self._verify(sample)
