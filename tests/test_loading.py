@@ -11,6 +11,7 @@ import pytest
 from catalog import path_of
 from toktier_tier import loading
 from toktier_tier.admission.compiled import save
+from toktier_tier.core.snapshot import SpecialTokenPolicy
 from toktier_tier.loading import PROBE, Tokenizers, encodes_as_its_reference
 from toktier_tier.settings import TierSettings, TokenizerSettings
 from toktier_tier.shadow.faults import plant_wrong_ids
@@ -21,7 +22,8 @@ FAMILY = "gpt2-novelai"
 
 @pytest.fixture
 def settings(tmp_path: Path) -> TierSettings:
-    save(family_tier(FAMILY).compiled, tmp_path / "compiled")
+    for policy in SpecialTokenPolicy:
+        save(family_tier(FAMILY, policy=policy).compiled, tmp_path / "compiled")
     copy = tmp_path / "copy.json"
     shutil.copyfile(path_of(FAMILY), copy)
     sources = {"one": path_of(FAMILY), "again": path_of(FAMILY), "copy": copy}

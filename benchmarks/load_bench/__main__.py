@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import socket
@@ -85,6 +86,8 @@ async def measure(address: str, options: argparse.Namespace, log: Console) -> tu
         mixture = Mixture(to_tier, source, options.seed)
         log.log(f"{SLOTS} cold starts")
         await mixture.warm_up()
+        gc.collect()
+        gc.freeze()  # pauses of the load generator would count as the tier's
         await mixture.step(200, 2.0)
         for rate in RATES:
             found = row_of(await mixture.step(rate, options.bar_s if rate == BAR_PER_S else options.step_s))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import re
@@ -156,10 +157,16 @@ def _serve(arguments: argparse.Namespace, console: Console) -> int:
     settings = load_settings(arguments.settings)
 
     async def serve() -> None:
-        await Tier(settings).run()
+        await Tier(settings, on_ready=_keep_out_of_collections).run()
 
     asyncio.run(serve())
     return 0
+
+
+def _keep_out_of_collections() -> None:
+    """Libraries and tokenizers are never garbage: walking them would stop every request for tens of milliseconds."""
+    gc.collect()
+    gc.freeze()
 
 
 # --- admit ----------------------------------------------------------------------------------------------------

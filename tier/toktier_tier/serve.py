@@ -50,7 +50,7 @@ class Tier:
     """What `settings` ask for. `run` serves until a signal; `start` and `stop` are for those who embed it.
 
     Made in the event loop that it serves in; raises at once for credentials that can't be used. The rest is there
-    once it is loaded: `loaded`, `prompts`, `http`, `servicer`.
+    once it is loaded: `loaded`, `prompts`, `http`, `servicer`; `on_ready` is called just before it serves.
     """
 
     loaded: Loaded
@@ -58,8 +58,8 @@ class Tier:
     http: HttpServer
     servicer: TokenizerServicer
 
-    def __init__(self, settings: TierSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: TierSettings, *, on_ready: Callable[[], object] = lambda: None) -> None:
+        self.settings, self._on_ready = settings, on_ready
         self.security = Security(settings)
         self.ready = False
         self.work = Work(settings.threads, settings.waiting)
@@ -153,6 +153,7 @@ class Tier:
             verifier.start()
         if isinstance(self.engine, SGLangHttp):
             self._tasks.append(asyncio.create_task(self._probe(self.engine)))
+        self._on_ready()
         self.ready = True
         await self.grpc.serve(self.servicer)
         self.gate.open(self.http.app)
