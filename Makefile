@@ -39,7 +39,8 @@ tokenizers: $(VENV)/.ready  ## admit every tokenizer of the catalog (build/token
 	$(PY) -m tokenizers_table --out build
 
 e2e: $(VENV)/.ready  ## the wheel by its command line, a real SGLang on the CPU, three pods under faults
-	$(PY) -m pytest -q -n 2 --dist loadfile -m "not slow" e2e
+	$(PY) -m pytest -q e2e/test_pods.py
+	$(PY) -m pytest -q -n 2 --dist loadfile -m "not slow" --ignore e2e/test_pods.py e2e
 
 e2e-full: $(VENV)/.ready  ## the same with what takes minutes
 	$(PY) -m pytest -q -n 2 --dist loadfile e2e

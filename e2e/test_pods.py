@@ -418,7 +418,8 @@ async def tell(pods: list[Pod], full_disks: bool) -> dict[str, Any]:
             found["amiss_at_return"] = len(load.amiss) - at_return
             found["lost_in_all"] = story.lost()
         story.answers_are_coded()
-        assert set(found["lost_in_all"]) <= set(found["of"])
+        assert set(found["lost"]) <= set(found["of"])
+        # On a busy machine the pod that is back takes the others for gone at first: then theirs may be opened anew, too.
         assert all(times <= 2 for times in found["lost_in_all"].values())
 
         if full_disks:
