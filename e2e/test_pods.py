@@ -419,7 +419,7 @@ async def tell(pods: list[Pod], full_disks: bool) -> dict[str, Any]:
             found["lost_in_all"] = story.lost()
         story.answers_are_coded()
         assert set(found["lost"]) <= set(found["of"])
-        # On a busy machine the pod that is back takes the others for gone at first: then theirs may be opened anew, too.
+        # On a busy machine the pod that is back takes the others for gone at first: theirs may be opened anew, too.
         assert all(times <= 2 for times in found["lost_in_all"].values())
 
         if full_disks:
@@ -442,7 +442,9 @@ async def tell(pods: list[Pod], full_disks: bool) -> dict[str, Any]:
                 found["kept"] = sorted(path.name for path in kept.iterdir())
                 found["free_bytes"] = shutil.disk_usage(kept).free
             assert (found["kept"], found["free_bytes"]) == (["filler"], 0)
-            assert "sample_path=None" in b.log()
+            async with asyncio.timeout(30):  # a witness may have been faster than the verifier
+                while "sample_path=None" not in b.log():
+                    await asyncio.sleep(0.1)
             story.answers_are_coded()
             assert story.lost() == {}
 
