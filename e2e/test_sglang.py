@@ -24,12 +24,16 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).parent / "sglang"))
 
 from harness import Sglang, serve
-from tiny_model import write_model
 
 from agent_session import plain_text
-from catalog import path_of
-from sglang_demo.__main__ import FAMILY, PACKAGE, SETTINGS, TURNS, Outcome, conversation, read_tier, tier_in_front
-from toktier_tier.sources import read_package
+from sglang_demo.__main__ import (
+    TURNS,
+    Outcome,
+    conversation,
+    demo_model,
+    read_tier,
+    tier_in_front,
+)
 
 GRPC_TURNS = 12
 WEATHER = {
@@ -65,10 +69,7 @@ class Both:
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    settings = json.loads(read_package(PACKAGE, SETTINGS))
-    return write_model(
-        tmp_path_factory.mktemp("tiny") / "model", tokenizer=path_of(FAMILY).read_bytes(), settings=settings
-    )
+    return demo_model(tmp_path_factory.mktemp("tiny") / "model")
 
 
 @pytest.fixture(scope="module")

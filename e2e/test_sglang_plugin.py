@@ -22,12 +22,9 @@ from genuine import write_genuine_model
 from harness import Sglang, serve, variables
 from install import environment as sglang_environment
 from plugin import TierProcess, counted, environment, installed
-from tiny_model import write_model
 
 from agent_session import plain_text
-from catalog import path_of
-from sglang_demo.__main__ import FAMILY, PACKAGE, SETTINGS
-from toktier_tier.sources import read_package
+from sglang_demo.__main__ import demo_model
 
 TURNS = 40
 LOST = ("tier.unreachable", "tier.late", "tier.breaker_open")
@@ -98,10 +95,7 @@ def generate_turns(url: str) -> list[Turn]:
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    settings = json.loads(read_package(PACKAGE, SETTINGS))
-    return write_model(
-        tmp_path_factory.mktemp("tiny") / "model", tokenizer=path_of(FAMILY).read_bytes(), settings=settings
-    )
+    return demo_model(tmp_path_factory.mktemp("tiny") / "model")
 
 
 @pytest.fixture(scope="module")

@@ -43,6 +43,13 @@ def rendered(messages: list[dict[str, str]]) -> str:
     return "".join(parts) + "<assistant>"
 
 
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
 class GrpcTier:
     """A tier's gRPC server in a thread of its own."""
 

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from catalog import path_of
 from certificates import Authority
-from servers import WholeTier
+from servers import WholeTier, free_port
 from toktier_tier import serve
 from toktier_tier.admission.compiled import save
 from toktier_tier.client import TierClient, Tls
@@ -37,13 +36,6 @@ from toktier_tier.transport.status import Unauthenticated
 from workshop import compile_with, family_reference, family_rule, family_tier
 
 FAMILY = "gpt2-novelai"
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

@@ -26,13 +26,14 @@ from rich.console import Console
 from rich.table import Table
 
 from agent_session import plain_text
+from bench.results import Unequal
 from catalog import path_of
 from toktier_tier.core.snapshot import parse_snapshot
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
 from toktier_tier.sources import default_cache_dir
 
 from .chart import to_html
-from .mixture import COLD_CHARS, COLD_SHARE, DELTA_CHARS, SLOTS, Mixture, Step, Unequal, channel
+from .mixture import COLD_CHARS, COLD_SHARE, DELTA_CHARS, SLOTS, Mixture, Step, channel
 
 FAMILY = "qwen-3"
 RATES = (125, 250, 500, 750, 1_000, 1_250, 1_500, 2_000, 2_500, 3_000)

@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 
+from bench.results import Unequal
 from toktier_tier.encoders.reference import Reference
 from toktier_tier.transport.grpc_server import SERVICE
 from toktier_tier.transport.messages import MESSAGE_LIMITS, ids_of
@@ -28,10 +29,6 @@ COLD_TEXTS, DELTAS = 48, 4_096
 SLOTS = 192
 LATE_S = 20.0
 """How long after the last request was due answers are waited for."""
-
-
-class Unequal(Exception):
-    """A session's IDs aren't the reference's."""
 
 
 @dataclass

@@ -20,6 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from agent_session import plain_text
+from bench.results import Unequal
 from catalog import path_of
 from toktier_tier import SessionService, open_tokenizer
 from toktier_tier.encoders.guarded import resident_bytes
@@ -32,10 +33,6 @@ MODEL_BAR, FLAT_BAR = 0.15, 0.05
 SAMPLE_EVERY_S = 10.0
 PACE_PER_S = 40.0
 """Changes a second during the churn: every session ends once in half an hour, and the machine is left to others."""
-
-
-class Unequal(Exception):
-    """A session's IDs aren't the reference's."""
 
 
 @dataclass(frozen=True)

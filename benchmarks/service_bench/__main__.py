@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agent_session import plain_text
+from bench.results import Unequal
 from catalog import path_of
 from toktier_tier.core.snapshot import parse_snapshot
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
@@ -45,10 +46,6 @@ RATIO_AT = 16
 OVERHEAD_BAR, THROUGHPUT_BAR = 1.6, 0.7
 
 Ask = Callable[[int], Awaitable[None]]
-
-
-class Unequal(Exception):
-    """The tier's IDs aren't the reference's."""
 
 
 @dataclass(frozen=True)

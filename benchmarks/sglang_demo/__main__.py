@@ -62,6 +62,12 @@ class Outcome:
     passed_through: int = 0
 
 
+def demo_model(directory: Path) -> Path:
+    """The tiny model with the demo's genuine tokenizer and chat template."""
+    settings = json.loads(read_package(PACKAGE, SETTINGS))
+    return write_model(directory, tokenizer=path_of(FAMILY).read_bytes(), settings=settings)
+
+
 @contextmanager
 def tier_in_front(upstream: str, model_dir: Path, folder: Path, *, protocol: str = "http") -> Iterator[str]:
     """A tier as a process of its own; its URL."""
@@ -197,11 +203,9 @@ def main() -> int:
     output = options.out / "demo-sglang.json"
     output.unlink(missing_ok=True)
     outcome = Outcome()
-    data = path_of(FAMILY).read_bytes()
     with tempfile.TemporaryDirectory(prefix="sglang-demo-") as name:
         folder = Path(name)
-        settings = json.loads(read_package(PACKAGE, SETTINGS))
-        model_dir = write_model(folder / "model", tokenizer=data, settings=settings)
+        model_dir = demo_model(folder / "model")
         log.log("starting SGLang")
         with serve(model_dir) as sglang, tier_in_front(sglang.url, model_dir, folder) as tier:
             messages = conversation(outcome, sglang.url, tier, str(model_dir), log)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from certificates import Authority
-from servers import FAMILY, WholeTier, rendered, whole_tier
+from servers import FAMILY, WholeTier, free_port, rendered, whole_tier
 from toktier_tier.client import TierClient, Tls
 from toktier_tier.core.errors import InvalidRequest
 from toktier_tier.pods.router import Pods
@@ -68,13 +67,6 @@ class Two:
 
     def sessions(self, name: str) -> set[str]:
         return {key.session for key in self.tiers[name].sessions._table}
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def until(true: Callable[[], bool], seconds: float = 15) -> None:

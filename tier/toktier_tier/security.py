@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from .core.errors import InvalidRequest
 from .settings import TierSettings, TlsSettings
@@ -14,8 +13,7 @@ from .transport.listener import PortBounds
 from .transport.tenants import Identity, check_tenant, is_peer
 from .transport.tls import ServerTls
 from .transport.tokens import TokenFile
-
-MAX_KEY_BYTES = 4_096
+from .transport.watched import secret_word
 
 
 class Security:
@@ -78,11 +76,5 @@ def api_key_headers(path: str) -> tuple[tuple[str, str], ...]:
     """What is sent to SGLang with every request. Raises `InvalidRequest` (`settings.api_key`)."""
     if not path:
         return ()
-    try:
-        with Path(path).open("rb") as file:
-            key = file.read(MAX_KEY_BYTES + 1).decode("ascii").strip()
-    except (OSError, ValueError) as error:
-        raise InvalidRequest("settings.api_key", f"the API key can't be read: {type(error).__name__}") from None
-    if not key or len(key) > MAX_KEY_BYTES or not key.isprintable() or " " in key:
-        raise InvalidRequest("settings.api_key", "an API key is one word of printable ASCII")
+    key = secret_word(path, "settings.api_key", "the API key")
     return (("authorization", f"Bearer {key}"),)

@@ -55,6 +55,18 @@ class Campaign:
     def count(self, per_second: float, share: float = 1.0) -> int:
         return max(int(per_second * share * self.budget_s), 4)
 
+    def repairer(self, encoder: TextEncoder, *, trusting: bool = False) -> Repairer:
+        """`trusting`: for texts with untrusted spans, too."""
+        return Repairer(
+            fingerprint=self.reference.snapshot.fingerprint,
+            rule=self.rule,
+            encode=encoder.encode,
+            encode_chunks=encoder.encode_chunks,
+            overlap_chars=self.overlap_chars,
+            encode_untrusted=encoder.encode_untrusted if trusting else None,
+            encode_untrusted_chunks=encoder.encode_untrusted_chunks if trusting else None,
+        )
+
 
 def check_splits(campaign: Campaign, count: int, rule: BoundaryRule | None = None) -> Phase:
     """Every claimed boundary of short strings: pieces (or IDs, where one piece is all) left and right apart."""
@@ -147,13 +159,7 @@ def _encoded(encoder: TextEncoder, text: str, way: int) -> Ids:
 def check_sessions(campaign: Campaign, encoder: TextEncoder, name: str, count: int) -> Phase:
     """Replayed sessions: appends and edits of all sizes; at checkpoints the state against a full encode."""
     phase = Phase(name)
-    repairer = Repairer(
-        fingerprint=campaign.reference.snapshot.fingerprint,
-        rule=campaign.rule,
-        encode=encoder.encode,
-        encode_chunks=encoder.encode_chunks,
-        overlap_chars=campaign.overlap_chars,
-    )
+    repairer = campaign.repairer(encoder)
     for index in range(count):
         campaign.progress(name, index / count)
         state = repairer.open(campaign.texts.mixed(campaign.texts.between(0, 3_000)))

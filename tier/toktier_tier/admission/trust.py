@@ -135,15 +135,7 @@ def check_trust_sessions(
     """Replayed sessions whose appends and edits bring untrusted spans; at checkpoints the state and the client."""
     phase = Phase(name)
     texts = campaign.texts
-    repairer = Repairer(
-        fingerprint=campaign.reference.snapshot.fingerprint,
-        rule=campaign.rule,
-        encode=encoder.encode,
-        encode_chunks=encoder.encode_chunks,
-        overlap_chars=campaign.overlap_chars,
-        encode_untrusted=encoder.encode_untrusted,
-        encode_untrusted_chunks=encoder.encode_untrusted_chunks,
-    )
+    repairer = campaign.repairer(encoder, trusting=True)
     for index in range(count):
         campaign.progress(name, index / count)
         text, spans = drawn(texts, texts.between(0, 2_000))

@@ -63,8 +63,8 @@ def _encode(tokenizer: Any, text: str, *, template: bool) -> Ids:
     return _ids_of(lambda: tokenizer.encode(text, add_special_tokens=template))
 
 
-def _encode_apart(tokenizer: Any, text: str) -> Ids:
-    """`_encode` without the template's tokens, by a call of the library's that lets other threads run meanwhile.
+def encode_text_of(tokenizer: Any, text: str) -> Ids:
+    """`encode` of a loaded tokenizer without the template's tokens; lets other threads run where the text is long.
 
     `encode` holds the interpreter's lock from start to end: 1.3 s for 1 M characters.
     """
@@ -91,11 +91,6 @@ def encode_of(tokenizer: Any) -> Callable[[str], Ids]:
     return partial(_encode, tokenizer, template=False)
 
 
-def encode_text_of(tokenizer: Any, text: str) -> Ids:
-    """`encode` of a loaded tokenizer without the template's tokens; lets other threads run where the text is long."""
-    return _encode_apart(tokenizer, text)
-
-
 def offsets_of(tokenizer: Any, text: str) -> list[tuple[int, tuple[int, int]]]:
     """(id, (start, stop)) of every token, without the template's; positions in characters."""
     if len(text) < APART_CHARS:
@@ -115,7 +110,7 @@ class CoreReference:
         self._tokenizer = load_tokenizer(document)
 
     def encode(self, text: str) -> Ids:
-        return _encode_apart(self._tokenizer, text)
+        return encode_text_of(self._tokenizer, text)
 
 
 class Reference:
@@ -168,7 +163,7 @@ class Reference:
 
     def encode_text_apart(self, text: str) -> Ids:
         """`encode_text` for a server's threads; a test holds the two equal."""
-        return _encode_apart(self.tokenizer, text)
+        return encode_text_of(self.tokenizer, text)
 
     def id_of(self, token: str) -> int | None:
         """The ID of a token by its content."""

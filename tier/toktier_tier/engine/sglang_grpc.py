@@ -19,6 +19,7 @@ import grpc.aio
 
 from ..core.errors import EngineFault
 from ..ports import Clock
+from .channels import connect_option, connected, open_channel
 from .ids import CheckedIds
 from .sampling import Sampling
 from .upstreams import (
@@ -67,7 +68,8 @@ class SGLangGrpc:
         self._timeouts = timeouts
         self._clock = clock
         self._observe = observe
-        self._channels = {name: _channel(name, credentials, timeouts.connect_s) for name in upstreams.names}
+        options = (*_OPTIONS, connect_option(max(timeouts.connect_s, 0.001)))
+        self._channels = {name: open_channel(name, credentials, options) for name in upstreams.names}
 
     async def aclose(self) -> None:
         for channel in self._channels.values():
@@ -128,7 +130,7 @@ class SGLangGrpc:
             limit_s, phase = deadline.limit(self._timeouts.connect_s, "connect")
             try:
                 async with asyncio.timeout(limit_s):
-                    ready = await _ready(self._channels[lease.name])
+                    ready = await connected(self._channels[lease.name])
             except TimeoutError:
                 ready = False
             except BaseException:
@@ -198,22 +200,3 @@ class SGLangGrpc:
 def _mismatch(sent: int, counted: int, upstream: str) -> EngineFault:
     sentence = "the engine counted other prompt tokens than were sent"
     return EngineFault("engine.prompt_tokens_mismatch", sentence, sent=sent, counted=counted, upstream=upstream)
-
-
-def _channel(target: str, credentials: grpc.ChannelCredentials | None, connect_s: float) -> grpc.aio.Channel:
-    # The shortest time between two attempts to connect is also the longest that one may take.
-    options = (*_OPTIONS, ("grpc.min_reconnect_backoff_ms", max(int(connect_s * 1_000), 1)))
-    if credentials is None:
-        return grpc.aio.insecure_channel(target, options=options)
-    return grpc.aio.secure_channel(target, credentials, options=options)
-
-
-async def _ready(channel: grpc.aio.Channel) -> bool:
-    """Whether there is a connection; no, as soon as an attempt to make one failed."""
-    while True:
-        state = channel.get_state(try_to_connect=True)
-        if state is grpc.ChannelConnectivity.READY:
-            return True
-        if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
-            return False
-        await channel.wait_for_state_change(state)

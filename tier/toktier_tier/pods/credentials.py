@@ -8,9 +8,7 @@ from typing import Any
 import grpc
 
 from ..core.errors import InvalidRequest
-from ..transport.watched import Watched
-
-MAX_TOKEN_BYTES = 4_096
+from ..transport.watched import Watched, secret_word
 
 
 class PeerToken(Watched):
@@ -21,13 +19,7 @@ class PeerToken(Watched):
         super().__init__("the pods' token", [path])
 
     def load(self) -> None:
-        try:
-            with Path(self._path).open("rb") as file:
-                token = file.read(MAX_TOKEN_BYTES + 1).decode("ascii").strip()
-        except (OSError, ValueError) as error:
-            raise InvalidRequest("pods.token", f"the pods' token can't be read: {type(error).__name__}") from None
-        if not token or len(token) > MAX_TOKEN_BYTES or not token.isprintable() or " " in token:
-            raise InvalidRequest("pods.token", "a token is one word of printable ASCII")
+        token = secret_word(self._path, "pods.token", "the pods' token")
         self.metadata = (("authorization", f"Bearer {token}"),)
 
 

@@ -21,6 +21,7 @@ import grpc
 import grpc.aio
 
 from ..engine.breaker import Breaker, BreakerPolicy
+from ..engine.channels import connect_option, connected, open_channel
 from ..ports import Clock
 from ..transport.messages import MESSAGE_LIMITS
 from ..transport.status import CODE_KEY, STARTING, OwnerAnswered
@@ -121,8 +122,7 @@ class Forwarder:
         self.timeouts = timeouts or Timeouts()
         self._policy = policy or BreakerPolicy(failures_to_open=1, open_s=1.0, max_open_s=10.0, trial_s=30.0)
         self._metadata, self._credentials, self._clock = metadata, credentials, clock
-        # To gRPC this is the time that one attempt to connect may take.
-        self._options = (*_OPTIONS, *options, ("grpc.min_reconnect_backoff_ms", int(self.timeouts.connect_s * 1_000)))
+        self._options = (*_OPTIONS, *options, connect_option(self.timeouts.connect_s))
         self._lines: dict[Peer, _Line] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter()
@@ -182,10 +182,8 @@ class Forwarder:
     def _line(self, peer: Peer) -> _Line:
         found = self._lines.get(peer)
         if found is None:
-            if self._credentials is None:
-                channel = grpc.aio.insecure_channel(peer.address, options=self._options)
-            else:
-                channel = grpc.aio.secure_channel(peer.address, self._credentials(), options=self._options)
+            credentials = self._credentials() if self._credentials is not None else None
+            channel = open_channel(peer.address, credentials, self._options)
             found = self._lines[peer] = _Line(channel, Breaker(self._policy))
         return found
 
@@ -194,9 +192,11 @@ class Forwarder:
         connect_s = _share(timeout_s, self.timeouts.connect_s)
         try:
             async with asyncio.timeout(connect_s):
-                reached = await _ready(line.channel)
+                reached = await connected(line.channel)
         except TimeoutError:
             raise NotServed("unreachable", blamed=connect_s >= self.timeouts.connect_s) from None
+        except grpc.aio.UsageError:  # the peer has left, and its channel is closed
+            reached = False
         if not reached:
             raise NotServed("unreachable")
         left_s = None if timeout_s is None else timeout_s - (self._clock() - begun)
@@ -236,17 +236,3 @@ def _meaning(error: grpc.aio.AioRpcError, *, late_blamed: bool) -> Exception:
     if status is grpc.StatusCode.UNIMPLEMENTED:
         return NotServed("unknown_method")  # a pod of another version
     return OwnerAnswered(error)
-
-
-async def _ready(channel: grpc.aio.Channel) -> bool:
-    """Whether there is a connection; no, as soon as an attempt to make one failed."""
-    while True:
-        try:
-            state = channel.get_state(try_to_connect=True)
-            if state is grpc.ChannelConnectivity.READY:
-                return True
-            if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
-                return False
-            await channel.wait_for_state_change(state)
-        except grpc.aio.UsageError:
-            return False

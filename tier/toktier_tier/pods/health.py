@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2
 
+from ..engine.channels import open_channel
 from .forward import Credentials
 from .membership import Membership
 from .ring import Peer
@@ -91,7 +92,8 @@ class HealthChecked(Membership):
             await self._watches.pop(peer).channel.close()
         for peer in listed:
             if peer not in self._watches:
-                self._watches[peer] = _Watch(self._channel(peer))
+                credentials = self._credentials() if self._credentials is not None else None
+                self._watches[peer] = _Watch(open_channel(peer.address, credentials, self._options))
         await asyncio.gather(*(self._ask(peer, watch) for peer, watch in list(self._watches.items())))
         self._settle()
 
@@ -130,8 +132,3 @@ class HealthChecked(Membership):
         self.replace(
             peer for peer in listed if peer.name == self._me or (peer in self._watches and self._watches[peer].serves)
         )
-
-    def _channel(self, peer: Peer) -> grpc.aio.Channel:
-        if self._credentials is None:
-            return grpc.aio.insecure_channel(peer.address, options=self._options)
-        return grpc.aio.secure_channel(peer.address, self._credentials(), options=self._options)

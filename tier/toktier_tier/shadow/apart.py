@@ -9,7 +9,6 @@ the next call starts a new process.
 
 from __future__ import annotations
 
-import json
 import struct
 import subprocess
 import sys
@@ -33,7 +32,7 @@ class ReferenceApart:
     """`encode` is for one thread at a time; `close` may be called by any."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self._document = json.dumps(snapshot.document(), ensure_ascii=False).encode()
+        self._data = snapshot.data
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = threading.Event()
         self._starting = threading.Lock()
@@ -72,7 +71,7 @@ class ReferenceApart:
             self._process = process
             self.started += 1
         try:
-            _ask(process, self._document)
+            _ask(process, self._data)
         except (OSError, ValueError, EOFError) as error:
             self._end(process)
             raise ReferenceLost(repr(error)) from None

@@ -29,6 +29,8 @@ def main() -> None:
     if document is None:
         return
     tokenizer = tokenizers.Tokenizer.from_str(document.decode())
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     _answer(target, ENCODED, b"")
     while (data := _read(source)) is not None:
         try:

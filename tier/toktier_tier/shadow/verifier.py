@@ -26,19 +26,19 @@ from contextlib import suppress
 import numpy as np
 
 from ..core.errors import InvalidText
+from ..core.repair import TemplateIds
 from ..core.trust import Spans
 from ..core.values import Ids
 from ..encoders.reference import Reference
 from ..tokenizer import TierTokenizer
 from .apart import ReferenceApart, ReferenceLost
+from .apart_worker import LOWEST_PRIORITY
 from .backlog import Backlog
 from .evidence import Divergence, EvidenceFolder, describe
 from .sample import Sample
 
 DEFAULT_QUEUE_SAMPLES = 256
 DEFAULT_QUEUE_BYTES = 256 << 20
-LOWEST_PRIORITY = 19
-"""Of the verifying thread: Linux takes a `nice` value for each thread."""
 MAX_LOST = 3
 """After so many lost processes in a row the reference is asked in this one."""
 COUNTS = ("sampled", "skipped", "dropped", "verified", "diverged", "failed", "lost", "unwritten", "untold")
@@ -138,7 +138,7 @@ class Verifier:
     # --- in the verifying thread ---------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with suppress(OSError, AttributeError):  # what requests leave of the processor is enough for it
+        with suppress(OSError, AttributeError):  # Linux: of this thread alone; what requests leave is enough
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         with suppress(ReferenceLost):
             if self._apart is not None:
@@ -255,7 +255,4 @@ def encode_untrusted(tokenizer: TierTokenizer, text: str, untrusted: Spans) -> I
 
 
 def _with_template(reference: Reference, ids: Ids) -> Ids:
-    prefix, suffix = reference.prefix_ids, reference.suffix_ids
-    if not prefix and not suffix:
-        return ids
-    return np.concatenate([np.array(prefix, dtype=np.uint32), ids, np.array(suffix, dtype=np.uint32)])
+    return TemplateIds(reference.prefix_ids, reference.suffix_ids).around(ids)

@@ -10,10 +10,24 @@ import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
-from ..core.errors import TierError
+from ..core.errors import InvalidRequest, TierError
 
+MAX_WORD_BYTES = 4_096
 log = logging.getLogger("toktier")
+
+
+def secret_word(path: str, code: str, what: str) -> str:
+    """A file's one word. Raises `InvalidRequest` (`code`) for a file that can't be read, or has anything else in it."""
+    try:
+        with Path(path).open("rb") as file:
+            word = file.read(MAX_WORD_BYTES + 1).decode("ascii").strip()
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(code, f"{what} can't be read: {type(error).__name__}") from None
+    if not word or len(word) > MAX_WORD_BYTES or not word.isprintable() or " " in word:
+        raise InvalidRequest(code, f"{what} is one word of printable ASCII")
+    return word
 
 
 class Watched(ABC):
