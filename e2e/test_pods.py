@@ -426,6 +426,16 @@ async def tell(pods: list[Pod], full_disks: bool) -> dict[str, Any]:
             b.process.send_signal(signal.SIGTERM)
             await b.ended()
             b.settings["shadow"] |= {"rate": 1.0, "fault_rate": 0.1}
+            # Without load first: a session's witness would find the wrong IDs too, and before any has left.
+            b.start(full_disk=True, TOKTIER_ALLOW_FAULTS="1")
+            await where.until_ready("b")
+            async with asyncio.timeout(30):
+                while not (await where.clients["b"].snapshots())[0].quarantined:
+                    await where.clients["b"].encode("a text of its own, in no session")
+                while "sample_path=None" not in b.log():
+                    await asyncio.sleep(0.1)
+            b.process.send_signal(signal.SIGTERM)
+            await b.ended()
             b.start(full_disk=True, TOKTIER_ALLOW_FAULTS="1")
             await where.until_ready("b")
             async with story.of("wrong IDs planted in one pod, and no disk for the evidence") as found:
@@ -442,9 +452,6 @@ async def tell(pods: list[Pod], full_disks: bool) -> dict[str, Any]:
                 found["kept"] = sorted(path.name for path in kept.iterdir())
                 found["free_bytes"] = shutil.disk_usage(kept).free
             assert (found["kept"], found["free_bytes"]) == (["filler"], 0)
-            async with asyncio.timeout(30):  # a witness may have been faster than the verifier
-                while "sample_path=None" not in b.log():
-                    await asyncio.sleep(0.1)
             story.answers_are_coded()
             assert story.lost() == {}
 
