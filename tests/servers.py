@@ -198,7 +198,8 @@ class WholeTier:
         self.run(self.tier.start())
         assert self.tier.grpc is not None
         self.grpc = f"127.0.0.1:{self.tier.grpc.port}"
-        self.sessions = self.tier.loaded.registry.find(FAMILY).sessions
+        self.served = next(iter(self.tier.loaded.registry))
+        self.sessions = self.served.sessions
         return self
 
     def run(self, work: Any) -> Any:

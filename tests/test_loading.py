@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,12 +11,16 @@ from typing import Any
 import pytest
 
 from catalog import path_of
-from toktier_tier import loading
-from toktier_tier.admission.compiled import save
+from toktier_tier import app, loading
+from toktier_tier.admission.compiled import EncoderVerdict, Verdict, save
+from toktier_tier.core.errors import InvalidRequest, StateCorrupt, StateError
 from toktier_tier.core.snapshot import SpecialTokenPolicy
-from toktier_tier.loading import PROBE, Tokenizers, encodes_as_its_reference
-from toktier_tier.settings import TierSettings, TokenizerSettings
+from toktier_tier.findings import Finding, Findings
+from toktier_tier.loading import PROBE, Tokenizers, encodes_as_its_reference, load
+from toktier_tier.settings import ShadowSettings, TierSettings, TokenizerSettings
 from toktier_tier.shadow.faults import plant_wrong_ids
+from toktier_tier.sources import load_files
+from toktier_tier.tokenizer import TierTokenizer
 from workshop import compile_with, family_reference, family_rule, family_tier, fresh_tokenizer
 
 FAMILY = "gpt2-novelai"
@@ -35,13 +41,13 @@ def test_one_snapshot_is_loaded_once_whatever_it_is_called(
     settings: TierSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []
-    genuine = loading.open_tokenizer
+    genuine = loading.open_snapshot
 
     def counted(*arguments: Any, **more: Any) -> Any:
         calls.append(arguments)
         return genuine(*arguments, **more)
 
-    monkeypatch.setattr(loading, "open_tokenizer", counted)
+    monkeypatch.setattr(loading, "open_snapshot", counted)
     tokenizers = Tokenizers(settings)
     found = [tokenizers.open(each) for each in settings.tokenizers]
     assert found[0] is found[1] is found[2]
@@ -58,11 +64,147 @@ def test_a_fast_path_that_misses_the_probe_is_off_from_the_start(
     wrong = loading.TierTokenizer(family_reference(FAMILY), compiled, workers=1)
     plant_wrong_ids(wrong, rate=1.0, seed=1, allow=True)
     assert not encodes_as_its_reference(wrong)
-    monkeypatch.setattr(loading, "open_tokenizer", lambda *_, **__: wrong)
-    found = Tokenizers(settings).open(settings.tokenizers[0])
+    monkeypatch.setattr(loading, "open_snapshot", lambda *_, **__: wrong)
+    findings = Findings()
+    found = Tokenizers(settings, findings).open(settings.tokenizers[0])
     assert found.quarantined
+    told: list[Finding] = []
+    findings.subscribe(told.append)
+    assert told == [Finding(wrong, "probe", "gigatoken")]
     assert found.encode_text(PROBE).tolist() == family_tier(FAMILY).ids(PROBE)
 
 
 def test_the_probe_is_encoded_as_by_the_reference() -> None:
     assert encodes_as_its_reference(fresh_tokenizer(family_tier(FAMILY)))
+
+
+# --- what the operator says is there ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Path:
+    """As a bundle unpacks: a tokenizer.json with something beside it."""
+    folder = tmp_path / "a-1" / "snapshot"
+    folder.mkdir(parents=True)
+    shutil.copyfile(path_of(FAMILY), folder / "tokenizer.json")
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    return folder
+
+
+def one(source: Path, compiled: Path, unadmitted: str = "refuse", **more: Any) -> TierSettings:
+    return TierSettings(
+        (TokenizerSettings("m", str(source), compiled_dir=str(compiled), **more),), unadmitted=unadmitted
+    )
+
+
+def opened(settings: TierSettings) -> TierTokenizer:
+    return Tokenizers(settings).open(settings.tokenizers[0])
+
+
+@pytest.fixture
+def no_campaign(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a campaign was run")
+
+    monkeypatch.setattr(app, "admit", refuse)
+
+
+@pytest.mark.usefixtures("no_campaign")
+def test_what_the_settings_tell_is_there_or_nothing_is_served(snapshot: Path, tmp_path: Path) -> None:
+    tier = family_tier(FAMILY)
+    save(tier.compiled, tmp_path / "c")
+    right = {"sha256": load_files(str(snapshot)).sha256, "fingerprint": tier.compiled.fingerprint}
+    found = opened(one(snapshot, tmp_path / "c", **right))
+    assert (found.fingerprint, found.compiled.verdict, found.repairer is None) == (
+        right["fingerprint"],
+        Verdict.ADMITTED,
+        False,
+    )
+    alone = hashlib.sha256(path_of(FAMILY).read_bytes()).hexdigest()
+    assert opened(one(snapshot, tmp_path / "c", sha256=alone)).fingerprint == right["fingerprint"]
+    for wrong in ({"sha256": "0" * 64}, {"fingerprint": "0" * 64}, {**right, "policy": "template"}):
+        for unadmitted in ("admit", "reference", "refuse"):
+            with pytest.raises(StateCorrupt) as caught:
+                opened(one(snapshot, tmp_path / "c", unadmitted, **wrong))
+            assert caught.value.code == "snapshot.mismatch"
+    (snapshot / "chat_template.jinja").write_text("{{ messages }} and more")
+    with pytest.raises(StateCorrupt):
+        opened(one(snapshot, tmp_path / "c", **right))
+
+
+def unfit(how: str, directory: Path) -> str:
+    """A compiled snapshot that may not serve in `directory`; why."""
+    compiled = family_tier(FAMILY).compiled
+    match how:
+        case "none":
+            return "compiled.none"
+        case "damaged":
+            save(compiled, directory).write_bytes(b"{}")
+            return "compiled.digest"
+        case "reference":
+            save(dataclasses.replace(compiled, reference_version="tokenizers==0.0.1"), directory)
+            return "compiled.reference"
+        case "encoder":
+            made = compile_with(family_reference(FAMILY), family_rule(FAMILY), "gigatoken")
+            verdict = EncoderVerdict("gigatoken", "0.0.1", Verdict.ADMITTED)
+            save(dataclasses.replace(made, encoders={"gigatoken": verdict}), directory)
+            return "compiled.encoder"
+        case "rejected":
+            save(dataclasses.replace(compiled, verdict=Verdict.REJECTED), directory)
+            return "compiled.rejected"
+        case "fingerprint":
+            digest = save(dataclasses.replace(compiled, fingerprint="0" * 64), directory).name.partition(".")[0]
+            (directory / f"{compiled.fingerprint}.ref").write_text(digest)
+            return "compiled.fingerprint"
+    raise AssertionError(how)
+
+
+@pytest.mark.usefixtures("no_campaign")
+@pytest.mark.parametrize("how", ["none", "damaged", "reference", "encoder", "rejected", "fingerprint"])
+def test_without_a_fitting_compiled_snapshot_it_is_refused_or_the_reference_serves(
+    how: str, snapshot: Path, tmp_path: Path
+) -> None:
+    why = unfit(how, tmp_path / "c")
+    with pytest.raises(StateError) as caught:
+        opened(one(snapshot, tmp_path / "c"))
+    assert (caught.value.code, caught.value.details["reason"]) == ("snapshot.unadmitted", why)
+    before = sorted(tmp_path.rglob("*.ref"))
+    found = opened(one(snapshot, tmp_path / "c", "reference"))
+    assert (found.compiled.verdict, found.compiled.reason) == (Verdict.REFERENCE_ONLY, "snapshot.unadmitted")
+    assert (found.text_encoder, found.repairer, found.cores) == (None, None, None)
+    assert found.encode_text(PROBE).tolist() == family_tier(FAMILY).ids(PROBE)
+    assert sorted(tmp_path.rglob("*.ref")) == before  # nothing was compiled
+
+
+def test_admissions_are_known_by_their_ids(snapshot: Path, tmp_path: Path) -> None:
+    save(family_tier(FAMILY).compiled, tmp_path / "c")
+    first = TokenizerSettings("m", str(snapshot), admission="a-1", compiled_dir=str(tmp_path / "c"))
+    twin = dataclasses.replace(first, name="n", admission="b-3")
+    shadow = ShadowSettings(process=False)
+    found = load(TierSettings((first, twin), unadmitted="refuse", shadow=shadow))
+    assert list(found.admissions) == ["a-1", "b-3"]
+    assert found.admissions["a-1"] is found.admissions["b-3"] is found.registry.find("m").tokenizer
+    assert [each.admission for each in found.registry] == ["a-1", "b-3"]
+    other = TokenizerSettings("o", str(snapshot), policy="template", admission="a-1")
+    with pytest.raises(InvalidRequest):
+        load(TierSettings((first, other), unadmitted="reference", shadow=shadow))
+
+
+@pytest.mark.parametrize(("allowed", "lies"), [("1", True), ("", False)])
+def test_a_share_of_wrong_ids_is_injected_only_where_faults_are_allowed(
+    allowed: str, lies: bool, snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKTIER_ALLOW_FAULTS", allowed)
+    monkeypatch.setenv("TOKTIER_FAULT_RATE", "1")
+    save(compile_with(family_reference(FAMILY), family_rule(FAMILY), "gigatoken"), tmp_path / "c")
+    settings = dataclasses.replace(one(snapshot, tmp_path / "c"), shadow=ShadowSettings(process=False))
+    (served,) = load(settings).registry
+    assert (served.sessions.encode("Hello there").ids.tolist() != family_tier(FAMILY).ids("Hello there")) == lies
+    (unadmitted,) = load(
+        dataclasses.replace(settings, tokenizers=one(snapshot, tmp_path).tokenizers, unadmitted="reference")
+    ).registry
+    assert unadmitted.sessions.encode("Hello there").ids.tolist() == family_tier(FAMILY).ids("Hello there")
+    monkeypatch.setenv("TOKTIER_FAULT_RATE", "2")
+    if lies:
+        with pytest.raises(InvalidRequest):
+            load(settings)

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from toktier_tier.core.errors import InvalidRequest
 from toktier_tier.core.snapshot import SpecialTokenPolicy
-from toktier_tier.settings import ClientSettings, PodSettings, TierSettings, load_settings, own_name, parse_settings
+from toktier_tier.settings import (
+    ClientSettings,
+    KubernetesSettings,
+    PodSettings,
+    TierSettings,
+    load_settings,
+    own_name,
+    parse_settings,
+)
 
 SMALLEST = b"tokenizers: [{name: a, source: /tokenizer.json}]"
 
@@ -29,7 +37,7 @@ def test_every_key_is_read() -> None:
         b"""
 grpc: 0.0.0.0:1
 tokenizers:
-- {name: a, source: b, models: [m, n], policy: template, chat_template: /t}
+- {name: a, source: b, models: [m, n], policy: template, chat_template: /t, admission: a-1, compiled_dir: /c}
 sessions: {budget_bytes: 5, ttl_s: 7, keep_text: false}
 shadow: {rate: 1, samples: /s, redact: false}
 upstream: {urls: ["http://u:1"], total_s: 9.5}
@@ -45,6 +53,8 @@ security:
     tenant_from: uri
     clients: [{name: "spiffe://x/pods", tenant: tier, roles: [peer]}]
 limits: {tenant_requests: 5, ids_s: 2, body_bytes: 1000}
+unadmitted: refuse
+kubernetes: {namespace: n, control: t-control, reports: t-reports}
 pods:
   name: one
   peers: ["one=h:1", "two=h:2"]
@@ -58,6 +68,8 @@ pods:
     assert (settings.pods.peers, settings.pods.drain_s, settings.pods.several) == (("one=h:1", "two=h:2"), 3.0, True)
     assert (settings.pods.tls.server_name, settings.pods.token_file, own_name(settings.pods)) == ("tier", "/p", "one")
     assert (settings.limits.tenant_requests, settings.limits.ids_s, settings.limits.body_bytes) == (5, 2.0, 1_000)
+    assert (settings.kubernetes, settings.unadmitted) == (KubernetesSettings("n", "t-control", "t-reports"), "refuse")
+    assert (settings.tokenizers[0].admission, settings.tokenizers[0].compiled_dir) == ("a-1", "/c")
     assert settings.grpc == "0.0.0.0:1"
     assert settings.tokenizers[0].models == ("m", "n")
     assert settings.tokenizers[0].special_tokens is SpecialTokenPolicy.TEMPLATE
@@ -76,6 +88,12 @@ pods:
         (b"tokenizers: [{name: '', source: b}]", "settings.value", ""),
         (b"tokenizers: [{name: a, source: b, policy: all}]", "settings.value", "policy"),
         (b"tokenizers: {name: a}", "settings.type", "tokenizers"),
+        (b"tokenizers: [{name: a, source: b, sha256: ABC}]", "settings.value", "sha256"),
+        (b"tokenizers: [{name: a, source: b, fingerprint: " + b"F" * 64 + b"}]", "settings.value", "fingerprint"),
+        (b"tokenizers: [{name: a, source: b, admission: A/1}]", "settings.value", "admission"),
+        (SMALLEST + b"\nunadmitted: maybe", "settings.value", "unadmitted"),
+        (SMALLEST + b"\nkubernetes: {control: t-control}", "settings.value", "kubernetes"),
+        (SMALLEST + b"\nkubernetes: {namespace: ../n}", "settings.value", "kubernetes.namespace"),
         (SMALLEST + b"\nthreads: '4'", "settings.type", "threads"),
         (SMALLEST + b"\nthreads: true", "settings.type", "threads"),
         (SMALLEST + b"\nthreads: -1", "settings.value", "threads"),

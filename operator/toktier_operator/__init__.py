@@ -1,1 +1,1 @@
-"""Reserved: see README, map of folders."""
+"""The Kubernetes operator: TokenizerAdmission and TokTier."""

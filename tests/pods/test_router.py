@@ -329,9 +329,11 @@ def test_a_request_that_holds_all_it_needs_is_asked_of_its_owner() -> None:
             assert ids_of(pb.EncodeResponse.FromString(answer).patch.ids).tolist() == pods.tier.ids(text)
             assert pods["b"].holds(f"{key}/1")
             assert await pods["b"].pods.ask("Encode", at, key, request) is None
-            wrong = pb.EncodeRequest(session=f"{key}/1", text=text, model="no/such").SerializeToString()
-            with pytest.raises(SnapshotNotFound):
+            wrong = pb.EncodeRequest(session=f"{key}/1", text=text, expected_revision=1).SerializeToString()
+            with pytest.raises(RevisionConflict):
                 await pods["a"].pods.ask("Encode", at, key, wrong)
+            other = pb.EncodeRequest(session=f"{key}/1", text=text, model="f" * 64).SerializeToString()
+            assert await pods["a"].pods.ask("Encode", at, key, other) is None  # b hasn't got that snapshot
             await pods["b"].kill()
             assert await pods["a"].pods.ask("Encode", at, key, request) is None
 

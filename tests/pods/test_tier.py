@@ -14,10 +14,13 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from catalog import path_of
 from certificates import Authority
 from servers import FAMILY, WholeTier, free_port, rendered, whole_tier
 from toktier_tier.client import TierClient, Tls
 from toktier_tier.core.errors import InvalidRequest
+from toktier_tier.pods.drain import HandoverReport
+from toktier_tier.pods.forward import FORWARDED
 from toktier_tier.pods.router import Pods
 from toktier_tier.sessions.service import SessionService
 from toktier_tier.settings import (
@@ -27,6 +30,7 @@ from toktier_tier.settings import (
     PodSettings,
     SecuritySettings,
     TlsSettings,
+    TokenizerSettings,
 )
 from toktier_tier.transport.status import PermissionDenied
 from toktier_tier.transport.v1 import toktier_pb2 as pb
@@ -41,15 +45,23 @@ class Two:
 
     def __init__(self, stack: ExitStack, place: Path, **settings: Any) -> None:
         security = settings.get("security", {})
-        more = settings.get("pods", {})
+        more, apart = settings.get("pods", {}), settings.get("apart", {})
         ports = [free_port() for _ in NAMES]
         peers = tuple(f"{name}=127.0.0.1:{port}" for name, port in zip(NAMES, ports, strict=True))
         self.tiers: dict[str, WholeTier] = {}
         for name, port in zip(NAMES, ports, strict=True):
             pods = PodSettings(
-                **{"name": name, "peers": peers, "health_s": 0.1, "answer_s": 20.0, "linger_s": 0, **more}
+                **{
+                    "name": name,
+                    "peers": peers,
+                    "health_s": 0.1,
+                    "answer_s": 20.0,
+                    "linger_s": 0,
+                    **more,
+                    **apart.get(name, {}),
+                }
             )
-            given = {"grpc": f"127.0.0.1:{port}", "pods": pods}
+            given = {"grpc": f"127.0.0.1:{port}", "pods": pods, **settings.get("tiers", {}).get(name, {})}
             if security:
                 given["security"] = SecuritySettings(**security)
             self.tiers[name] = stack.enter_context(whole_tier(place / name, **given))
@@ -82,14 +94,16 @@ def conversation(seed: int, turns: int) -> list[dict[str, str]]:
     return [first, *more]
 
 
-def render(tier: WholeTier, messages: list[dict[str, str]], token: str = "", **more: Any) -> dict[str, Any]:
+def render(
+    tier: WholeTier, messages: list[dict[str, str]], token: str = "", family: str = FAMILY, **more: Any
+) -> dict[str, Any]:
     headers = {"authorization": f"Bearer {token}"} if token else {}
     answer = httpx.post(
         f"http://{tier.http}{RENDER}", json={"messages": messages, **more}, headers=headers, trust_env=False, timeout=30
     )
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
-    assert found["token_ids"] == family_tier(FAMILY).ids(rendered(messages))
+    assert found["token_ids"] == family_tier(family).ids(rendered(messages))
     return found
 
 
@@ -163,11 +177,14 @@ def test_a_pod_that_leaves_is_not_ready_serves_on_and_takes_everything_along(tmp
 
 def test_pods_show_a_peers_token_and_act_for_the_tenant(tmp_path: Path) -> None:
     lines = [(b"pods", "tier peer"), (b"one", "one"), (b"two", "two")]
-    tokens, own = tmp_path / "tokens", tmp_path / "token"
+    tokens = tmp_path / "tokens"
     tokens.write_text("".join(f"{hashlib.sha256(token).hexdigest()} {rest}\n" for token, rest in lines))
-    own.write_text("pods\n")
+    shared = {name: tmp_path / f"token-{name}" for name in NAMES}
+    for file in shared.values():
+        file.write_text("pods\n")
     with ExitStack() as stack:
-        two = Two(stack, tmp_path, security={"tokens": str(tokens)}, pods={"token_file": str(own)})
+        apart = {name: {"token_file": str(file)} for name, file in shared.items()}
+        two = Two(stack, tmp_path, security={"tokens": str(tokens)}, apart=apart)
         for token in ("one", "two"):
             with TierClient(two.tiers["a"].grpc, token=token) as client:
                 for number in range(8):
@@ -186,12 +203,84 @@ def test_pods_show_a_peers_token_and_act_for_the_tenant(tmp_path: Path) -> None:
             client.call(client._stub.EncodeAll, pb.EncodeAllRequest(text="x", session="s"))
         two.tiers["a"].run(two.tiers["a"].tier.leave())
         assert {key.tenant for key in two.tiers["b"].sessions._table} == {"one", "two"}
-        # Its token is taken away: it isn't believed any more, and serves by itself.
+        # b has heard of another token, and the old one is on no list: a isn't believed any more, and serves by itself.
         tokens.write_text("".join(f"{hashlib.sha256(token).hexdigest()} {rest}\n" for token, rest in lines[1:]))
+        shared["b"].write_text("another\n")
         two.tiers["b"].tier.security.refresh(force=True)
         with TierClient(two.tiers["a"].grpc, token="one") as client:
             assert client.open("later", "x").ids.tolist() == family_tier(FAMILY).ids("x")
         assert two.pods("a").counts["fallback.unauthorized"] > 0
+
+
+def test_pods_share_a_token_that_no_list_names_while_everybody_else_is_anonymous(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("of-the-pods\n")
+    with ExitStack() as stack:
+        two = Two(stack, tmp_path, pods={"token_file": str(tmp_path / "token")})
+        with TierClient(two.tiers["a"].grpc) as client:
+            sessions = [client.open(f"s{number}", sample_text(2_000, seed=number)) for number in range(8)]
+            for turn in range(3):
+                render(two.tiers[NAMES[turn % 2]], conversation(2, turn))
+            assert two.pods("a").counts["forwarded"] > 0
+            assert two.sessions("b")
+            state = pb.HandoffRequest(session="mine", state=b"x")
+            placed = pb.EncodeAllRequest(text="x", session="s")
+            for call, request in ((client._stub.Handoff, state), (client._stub.EncodeAll, placed)):
+                with pytest.raises(PermissionDenied) as caught:
+                    client.call(call, request)
+                assert caught.value.code == "auth.peers_only"
+            named = pb.EncodeRequest(session="s", text="x")
+            for more in ((), (("authorization", "Bearer of nobody"),)):
+                marked = ((FORWARDED, "b"), *more)
+                with pytest.raises(grpc.RpcError) as refused:
+                    client._stub.Encode(named, timeout=20, metadata=marked)
+                assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            marked = ((FORWARDED, "b"), ("authorization", "Bearer of-the-pods"))
+            client._stub.Encode(named, timeout=20, metadata=marked)
+            two.tiers["a"].run(two.tiers["a"].tier.leave())
+            assert two.sessions("a") == set()
+            assert two.pods("a").handover.counts["moved"] > 0
+            for number, session in enumerate(sessions):
+                session.append("!")
+                assert session.ids.tolist() == family_tier(FAMILY).ids(sample_text(2_000, seed=number) + "!")
+
+
+OTHER = "llama3-novelai"
+
+
+def test_pods_of_two_snapshots_serve_the_same_model_each_by_its_own(tmp_path: Path) -> None:
+    """As in a rolling update to another tokenizer."""
+    chat = str(tmp_path / "b" / "chat")
+    upgraded = TokenizerSettings("m", str(path_of(OTHER)), ("a/model",), chat_template=chat)
+    tiers = {"b": {"tokenizers": (upgraded,), "unadmitted": "reference"}}
+    families = {"a": FAMILY, "b": OTHER}
+    with ExitStack() as stack:
+        two = Two(stack, tmp_path, tiers=tiers)
+        clients = {name: stack.enter_context(TierClient(two.tiers[name].grpc, model="a/model")) for name in NAMES}
+        for name, family in families.items():
+            for number in range(8):
+                text = sample_text(2_000, seed=number)
+                session = clients[name].open(f"s{number}", text)
+                session.append(" and on")
+                assert session.ids.tolist() == family_tier(family).ids(text + " and on")
+            for turn in range(3):
+                for seed in range(8):  # texts, too, that another pod would be asked for
+                    render(two.tiers[name], conversation(seed, turn), family=family)
+        assert {two.owner(f"s{number}") for number in range(8)} == {"a", "b"}
+        for name in NAMES:
+            counts = two.pods(name).counts
+            assert counts["fallback.other_snapshot"] > 0
+            assert counts["other_snapshot"] > 0
+            assert (counts["forwarded"], counts["refused"]) == (0, 0)
+        # A session of the old snapshot isn't taken by the new one.
+        report = two.tiers["a"].run(leave(two.pods("a")))
+        assert report.counts["refused.pods.other_snapshot"] > 0
+        assert set(report.counts) <= {"refused.pods.other_snapshot"}
+        fingerprint = family_tier(OTHER).compiled.fingerprint
+        assert {key.fingerprint for key in two.tiers["b"].served.sessions._table} == {fingerprint}
+
+
+async def leave(pods: Pods) -> HandoverReport:
+    return await pods.drain(10.0)
 
 
 def test_pods_show_a_certificate(tmp_path: Path) -> None:

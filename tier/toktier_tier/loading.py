@@ -1,7 +1,8 @@
 """Tokenizers made ready to serve, as the settings name them.
 
 Guarantees: each snapshot is loaded and admitted once, however many names share it; what is returned has encoded a probe
-as its reference does. A fast path that hasn't is off from the start.
+as its reference does. A fast path that hasn't is off from the start. What isn't the tokenizer that the settings tell
+isn't served at all (`snapshot.mismatch`).
 """
 
 from __future__ import annotations
@@ -10,26 +11,28 @@ import hashlib
 import json
 import logging
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from .app import open_tokenizer
-from .core.errors import InvalidTokenizer
+from .app import open_reference, open_snapshot
+from .core.errors import InvalidRequest, InvalidTokenizer, StateCorrupt
 from .core.snapshot import SpecialTokenPolicy
+from .encoders.reference import Reference
 from .engine.chat_files import load_chat_template
 from .engine.chat_template import ChatRenderer, Server
+from .findings import Findings
 from .pods.held import PodSessions
 from .sessions.registry import Registry, Served
 from .sessions.service import SessionService
-from .settings import TierSettings, TokenizerSettings, faults_allowed
+from .settings import TierSettings, TokenizerSettings, faults_allowed, injected_fault_rate
 from .shadow.apart import ReferenceApart
-from .shadow.evidence import EvidenceFolder
+from .shadow.evidence import Divergence, EvidenceFolder
 from .shadow.faults import plant_wrong_ids
 from .shadow.sampler import Sampler
 from .shadow.verifier import Verifier
-from .sources import default_cache_dir, load_source
+from .sources import default_cache_dir, load_files, load_source
 from .tokenizer import TierTokenizer
 
 PROBE = "def hello(name):\n    return f'Hi {name}, naïve 中文 🙂!'  # 12345\r\n\n\n  <|im_start|>user\n" * 8
@@ -38,34 +41,69 @@ log = logging.getLogger("toktier")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What there is to serve. Verifiers are by the first name of their tokenizer."""
+    """What there is to serve. Verifiers are by the first name of their tokenizer, `admissions` by the ids that the
+    operator knows them by; `findings` are of these tokenizers."""
 
     registry: Registry
     renderers: dict[str, ChatRenderer]
     verifiers: dict[str, Verifier]
+    admissions: Mapping[str, TierTokenizer] = field(default_factory=dict)
+    findings: Findings = field(default_factory=Findings)
 
 
 class Tokenizers:
     """Opens what the settings name; what is the same file under the same policy is opened once."""
 
-    def __init__(self, settings: TierSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: TierSettings, findings: Findings | None = None) -> None:
+        self._settings, self._findings = settings, findings or Findings()
         self._opened: dict[tuple[str, SpecialTokenPolicy], TierTokenizer] = {}
 
     def open(self, each: TokenizerSettings) -> TierTokenizer:
-        settings = self._settings
-        key = (hashlib.sha256(load_source(each.source).data).hexdigest(), each.special_tokens)
+        """Raises `StateCorrupt` (`snapshot.mismatch`) for another tokenizer than `each` tells, and what
+        `open_reference` and `open_snapshot` raise."""
+        data = _data_of(each)
+        key = (hashlib.sha256(data).hexdigest(), each.special_tokens)
         found = self._opened.get(key)
         if found is None:
-            directory = Path(settings.compiled_dir) if settings.compiled_dir else default_cache_dir() / "compiled"
-            found = open_tokenizer(
-                each.source, policy=each.special_tokens, compiled_dir=directory, budget_s=settings.admission_s
-            )
-            if not encodes_as_its_reference(found):
-                found.quarantine()
-                log.error("tokenizer %s: its probe isn't encoded as by the reference, quarantined", each.name)
-            self._opened[key] = found
+            found = self._opened[key] = self._open(each, open_reference(data, each.special_tokens))
+        _check_fingerprint(each, found.fingerprint)
         return found
+
+    def _open(self, each: TokenizerSettings, reference: Reference) -> TierTokenizer:
+        settings = self._settings
+        _check_fingerprint(each, reference.snapshot.fingerprint)  # before a campaign is run on it
+        given = each.compiled_dir or settings.compiled_dir
+        found = open_snapshot(
+            reference,
+            compiled_dir=Path(given) if given else default_cache_dir() / "compiled",
+            unadmitted=settings.unadmitted,
+            budget_s=settings.admission_s,
+        )
+        if not encodes_as_its_reference(found):
+            if found.quarantine():
+                self._findings.probe_failed(found)
+            log.error("tokenizer %s: its probe isn't encoded as by the reference, quarantined", each.name)
+        return found
+
+
+def _data_of(each: TokenizerSettings) -> bytes:
+    """The tokenizer.json, once it is what the settings tell, with what lies beside it or by itself."""
+    if not each.sha256:
+        return load_source(each.source).data
+    files = load_files(each.source)
+    if each.sha256 not in (files.sha256, hashlib.sha256(files.tokenizer).hexdigest()):
+        _mismatch(each, "sha256", each.sha256, files.sha256)
+    return files.tokenizer
+
+
+def _check_fingerprint(each: TokenizerSettings, fingerprint: str) -> None:
+    if each.fingerprint not in ("", fingerprint):
+        _mismatch(each, "fingerprint", each.fingerprint, fingerprint)
+
+
+def _mismatch(each: TokenizerSettings, what: str, told: str, found: str) -> NoReturn:
+    message = f"tokenizer {each.name}: its {what} is {found[:16]}..., the settings tell {told[:16]}..."
+    raise StateCorrupt("snapshot.mismatch", message, tokenizer=each.name, told=told, found=found)
 
 
 def encodes_as_its_reference(tokenizer: TierTokenizer) -> bool:
@@ -78,21 +116,26 @@ def encodes_as_its_reference(tokenizer: TierTokenizer) -> bool:
 
 def load(settings: TierSettings) -> Loaded:
     """Takes seconds to minutes. Raises the coded errors of sources, snapshots and templates."""
-    tokenizers, verifiers = Tokenizers(settings), _Verifiers(settings)
+    findings = Findings()
+    tokenizers, verifiers = Tokenizers(settings, findings), _Verifiers(settings, findings)
     served: list[Served] = []
+    admissions: dict[str, TierTokenizer] = {}
     for each in settings.tokenizers:
-        served.append(_served(settings, each, tokenizers.open(each), verifiers, served))
+        tokenizer = tokenizers.open(each)
+        if each.admission and admissions.setdefault(each.admission, tokenizer) is not tokenizer:
+            raise InvalidRequest("settings.value", f"admission {each.admission} is of two snapshots")
+        served.append(_served(settings, each, tokenizer, verifiers, served))
     registry = Registry(served)
     found = {each.name: _renderer(each, registry) for each in settings.tokenizers if each.chat_template}
     renderers = {name: renderer for name, renderer in found.items() if renderer is not None}
-    return Loaded(registry, renderers, verifiers.by_name)
+    return Loaded(registry, renderers, verifiers.by_name, admissions, findings)
 
 
 class _Verifiers:
     """One for each tokenizer, whatever its names."""
 
-    def __init__(self, settings: TierSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: TierSettings, findings: Findings) -> None:
+        self._settings, self.findings = settings, findings
         self._by_fingerprint: dict[str, Verifier] = {}
         self.by_name: dict[str, Verifier] = {}
 
@@ -103,13 +146,21 @@ class _Verifiers:
         shadow = self._settings.shadow
         if shadow.fault_rate:
             plant_wrong_ids(tokenizer, rate=shadow.fault_rate, seed=0, allow=faults_allowed())
+        elif (rate := injected_fault_rate()) and tokenizer.cores is not None and not tokenizer.quarantined:
+            log.error("tokenizer %s: wrong IDs are planted on purpose, in a share of %s", name, rate)
+            plant_wrong_ids(tokenizer, rate=rate, seed=0, allow=faults_allowed())
+
+        def diverged(found: Divergence) -> None:
+            log.error("tokenizer %s: quarantined, %r", name, found)
+            self.findings.diverged(tokenizer, found)
+
         found = self._by_fingerprint[tokenizer.fingerprint] = self.by_name[name] = Verifier(
             tokenizer,
             queue_samples=shadow.queue,
             queue_bytes=shadow.queue_bytes,
             apart=ReferenceApart(tokenizer.reference.snapshot) if shadow.process and shadow.rate else None,
             evidence=EvidenceFolder(Path(shadow.samples) if shadow.samples else None, redact=shadow.redact),
-            on_divergence=lambda found: log.error("tokenizer %s: quarantined, %r", name, found),
+            on_divergence=diverged,
         )
         return found
 
@@ -126,8 +177,13 @@ def _served(
     if several:
         twin = next((other for other in others if other.tokenizer is tokenizer), None)
         if twin is not None:
-            return Served(each.name, each.models, tokenizer, twin.sessions)
+            return Served(each.name, each.models, tokenizer, twin.sessions, each.admission)
     sampler = Sampler(verifiers.of(each.name, tokenizer), rate=settings.shadow.rate, randomness=random.Random())
+
+    def mistrusted(reason: str) -> None:
+        log.error("tokenizer %s: quarantined, %s", each.name, reason)
+        verifiers.findings.witness_failed(tokenizer)
+
     kind = PodSessions if several else SessionService
     sessions = kind(
         tokenizer,
@@ -137,9 +193,9 @@ def _served(
         keep_text=limits.keep_text,
         max_text_chars=limits.max_text_chars,
         observer=sampler,
-        on_quarantine=lambda reason: log.error("tokenizer %s: quarantined, %s", each.name, reason),
+        on_quarantine=mistrusted,
     )
-    return Served(each.name, each.models, tokenizer, sessions)
+    return Served(each.name, each.models, tokenizer, sessions, each.admission)
 
 
 def _renderer(each: TokenizerSettings, registry: Registry) -> ChatRenderer | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .core.errors import InvalidRequest
+from .pods.credentials import PeerToken
 from .settings import TierSettings, TlsSettings
 from .transport.http_admission import HttpRules
 from .transport.identity import CertificateTenants, Identities
@@ -17,14 +18,22 @@ from .transport.watched import secret_word
 
 
 class Security:
-    """Belongs to the tier's event loop. Raises `InvalidRequest` (`settings.*`, `tokens.*`, `tls.*`, `auth.*`)."""
+    """Belongs to the tier's event loop. Raises `InvalidRequest` (`settings.*`, `tokens.*`, `tls.*`, `auth.*`,
+    `pods.token`).
+    """
 
     def __init__(self, settings: TierSettings) -> None:
         given, self._limits = settings.security, settings.limits
         tls = given.tls
         self.tls = ServerTls(tls.certificate, tls.key, tls.client_ca) if tls.certificate else None
         tokens = TokenFile(given.tokens) if given.tokens else None
-        self.identities = Identities(tokens, _certificates(tls), anonymous_tenant=given.anonymous_tenant)
+        pods = self._pods = PeerToken(settings.pods.token_file) if settings.pods.token_file else None
+        self.identities = Identities(
+            tokens,
+            _certificates(tls),
+            anonymous_tenant=given.anonymous_tenant,
+            pods=(lambda: pods.shown) if pods is not None else None,
+        )
         limits = settings.limits
         self.limits = Limits(Bounds(limits.requests, limits.tenant_requests, limits.tenant_bytes))
         self.http_rules = HttpRules(
@@ -43,6 +52,8 @@ class Security:
     def refresh(self, *, force: bool = False) -> None:
         """Read again what has changed on disk, or all of it."""
         self.identities.refresh(force=force)
+        if self._pods is not None:
+            self._pods.refresh(force=force)
         if self.tls is not None:
             self.tls.refresh(force=force)
 
@@ -53,6 +64,7 @@ class Security:
             "limits": self.limits.refused,
             "tokens": self.identities.reloads(),
             "tls": self.tls.reloads if self.tls is not None else {},
+            "pods": self._pods.reloads if self._pods is not None else {},
         }
 
     def requests(self) -> int:

@@ -25,9 +25,10 @@ from .engine.sglang_http import SGLangHttp
 from .engine.upstreams import EngineEvent, Timeouts, Upstreams
 from .engine.wires import NativeWire, SmgWire
 from .loading import Loaded, load
+from .operated import Operated
 from .pods.assembly import Neighbours
 from .security import Security, api_key_headers
-from .settings import TierSettings, UpstreamSettings
+from .settings import PodSettings, TierSettings, UpstreamSettings
 from .telemetry import Telemetry, registry_meters, security_meters
 from .transport.agreement import agrees
 from .transport.gate import Gate
@@ -42,6 +43,8 @@ STOP_S = 10.0
 PROBE_EVERY_S = 300.0
 RELOAD_EVERY_S = 1.0
 BACKLOG = 2_048
+CONNECTION_SHARE = 0.8
+"""Of the time that a leaving pod lingers; connections end up to a tenth later."""
 log = logging.getLogger("toktier")
 Made = TypeVar("Made")
 
@@ -69,6 +72,7 @@ class Tier:
         self.engine_events: dict[tuple[str, str, str], int] = {}
         self.engine = self._engine(settings.upstream)
         self.neighbours = Neighbours(settings, self.telemetry) if settings.pods.several else None
+        self.operated = Operated(settings, self.telemetry) if settings.kubernetes.used else None
         self.gate = Gate()
         """The HTTP application, from the start."""
         self.grpc: GrpcServer | None = None
@@ -100,6 +104,7 @@ class Tier:
             return
 
         async def end() -> None:
+            server.retire()
             try:
                 await self.leave()
             finally:
@@ -118,13 +123,21 @@ class Tier:
     async def start(self) -> None:
         """Everything but the HTTP server, which `run` or an embedding server brings: that serves `gate`."""
         self.grpc = GrpcServer(
-            None, self.settings.grpc, tls=self.security.tls, message_bytes=self.settings.limits.message_bytes
+            None,
+            self.settings.grpc,
+            tls=self.security.tls,
+            message_bytes=self.settings.limits.message_bytes,
+            connection_s=_connection_s(self.settings.pods),
         )
         await self.grpc.start()
         self._tasks.append(asyncio.create_task(self._reload()))
         if self.neighbours is not None:
             self.neighbours.begin()
+        if self.operated is not None:
+            self.operated.begin()
         self.loaded = await _in_daemon(lambda: load(self.settings))
+        if self.operated is not None:
+            await self.operated.join(self.loaded)
         registry, security = self.loaded.registry, self.security
         pods = index = None
         if self.neighbours is not None:
@@ -149,6 +162,9 @@ class Tier:
             rules=security.http_rules,
         )
         self._watch()
+        self.telemetry.watch(
+            "toktier.queue.calls", "{call}", "long calls under way or waiting", lambda: [(self.work.waiting, {})]
+        )
         for verifier in self.loaded.verifiers.values():
             verifier.start()
         if isinstance(self.engine, SGLangHttp):
@@ -165,8 +181,9 @@ class Tier:
             task.cancel()
         if self.grpc is not None:
             await self.grpc.stop(STOP_S)
-        if self.neighbours is not None:
-            await self.neighbours.aclose()
+        for other in (self.neighbours, self.operated):
+            if other is not None:
+                await other.aclose()
         if self.engine is not None:
             await self.engine.aclose()
         if hasattr(self, "loaded"):
@@ -252,6 +269,11 @@ class Tier:
             "requests that went on as text, by reason",
             lambda: [(count, {"reason": reason}) for reason, count in list(self.http.passed_through.items())],
         )
+
+
+def _connection_s(pods: PodSettings) -> float:
+    """Short enough for every gRPC client to have left while this pod lingers; for ever where there are no others."""
+    return max(CONNECTION_SHARE * pods.linger_s, 1.0) if pods.several and pods.linger_s else 0.0
 
 
 async def _in_daemon(make: Callable[[], Made]) -> Made:

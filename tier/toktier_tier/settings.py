@@ -1,13 +1,15 @@
 """What a tier is told at its start: one YAML file, read once, refused as a whole if anything in it is unknown.
 
-Environment: `TOKTIER_ALLOW_FAULTS=1` lets tests inject wrong IDs; `POD_NAME` and `POD_IP` tell who this pod is, where
-the file doesn't. Nothing else is read from it here.
+Environment: `TOKTIER_ALLOW_FAULTS=1` lets tests inject wrong IDs, and then `TOKTIER_FAULT_RATE` takes the place of
+`shadow.fault_rate`; `POD_NAME` and `POD_IP` tell who this pod is, where the file doesn't. Nothing else is read from it
+here.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import socket
 import typing
 from collections.abc import Mapping
@@ -21,6 +23,10 @@ from .core.errors import InvalidRequest
 from .core.snapshot import SpecialTokenPolicy
 
 MAX_FILE_BYTES = 1 << 20
+ADMIT, REFERENCE, REFUSE = "admit", "reference", "refuse"
+"""What becomes of a tokenizer without a compiled snapshot that fits: a campaign, the reference only, no service."""
+_HEX64 = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,10 @@ class TokenizerSettings:
 
     untrusted_roles: of chat messages in whose content no added token is recognized, `tool` for example.
     The parsers are those that SGLang was started with: some of them change what a chat's text is.
+    sha256: of the tokenizer.json, or of the source with what lies beside it (`sources.files`); fingerprint: of the
+    snapshot. Where one is given and isn't what is there, nothing is served (`snapshot.mismatch`).
+    compiled_dir: where its compiled snapshot is, if not where all are; admission: the id of the admission that it is
+    from, by which the operator knows it.
     """
 
     name: str
@@ -39,8 +49,17 @@ class TokenizerSettings:
     reasoning_parser: str = ""
     tool_call_parser: str = ""
     untrusted_roles: tuple[str, ...] = ()
+    sha256: str = ""
+    fingerprint: str = ""
+    compiled_dir: str = ""
+    admission: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("sha256", "fingerprint"):
+            if getattr(self, name) and _HEX64.fullmatch(getattr(self, name)) is None:
+                raise InvalidRequest("settings.value", f"a tokenizer's {name} is 64 lower-case hex digits")
+        if self.admission and _NAME.fullmatch(self.admission) is None:
+            raise InvalidRequest("settings.value", "a tokenizer's admission is a name as Kubernetes takes them")
         if not self.name or not self.source:
             raise InvalidRequest("settings.value", "a tokenizer has a name and a source")
         if self.policy.upper() not in SpecialTokenPolicy.__members__:
@@ -265,12 +284,41 @@ class PodSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class KubernetesSettings:
+    """The ConfigMaps by which the operator and this pod tell each other of quarantines, in `namespace`.
+
+    control: its key `quarantined` lists admission ids; reports: this pod adds a key for each of its ids that it found
+    wrong. Empty: neither is used.
+    """
+
+    namespace: str = ""
+    control: str = ""
+    reports: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("namespace", "control", "reports"):
+            if getattr(self, name) and _NAME.fullmatch(getattr(self, name)) is None:
+                raise InvalidRequest("settings.value", f"kubernetes.{name} is a name as Kubernetes takes them")
+        if (self.control or self.reports) and not self.namespace:
+            raise InvalidRequest("settings.value", "kubernetes.control and kubernetes.reports are in a namespace")
+
+    @property
+    def used(self) -> bool:
+        return bool(self.control or self.reports)
+
+
+@dataclass(frozen=True, slots=True)
 class TierSettings:
+    """unadmitted: what becomes of a tokenizer without a compiled snapshot that fits: `admit` (a campaign is run here,
+    of `admission_s`), `reference` (the reference alone serves it), `refuse` (`snapshot.unadmitted`, nothing is served).
+    """
+
     tokenizers: tuple[TokenizerSettings, ...]
     grpc: str = "127.0.0.1:50051"
     http: str = "127.0.0.1:8080"
     compiled_dir: str = ""
     admission_s: float = 10.0
+    unadmitted: str = ADMIT
     threads: int = 4
     waiting: int = 256
     sessions: SessionSettings = field(default_factory=SessionSettings)
@@ -280,10 +328,13 @@ class TierSettings:
     security: SecuritySettings = field(default_factory=SecuritySettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     pods: PodSettings = field(default_factory=PodSettings)
+    kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
 
     def __post_init__(self) -> None:
         if not self.tokenizers:
             raise InvalidRequest("settings.value", "at least one tokenizer is served")
+        if self.unadmitted not in (ADMIT, REFERENCE, REFUSE):
+            raise InvalidRequest("settings.value", "unadmitted is admit, reference or refuse")
 
 
 def load_settings(path: Path) -> TierSettings:
@@ -309,6 +360,18 @@ def parse_settings(data: bytes) -> TierSettings:
 
 def faults_allowed() -> bool:
     return os.environ.get("TOKTIER_ALLOW_FAULTS") == "1"
+
+
+def injected_fault_rate() -> float:
+    """What TOKTIER_FAULT_RATE says, where faults are allowed; 0 otherwise. Raises `InvalidRequest` (`faults.rate`)."""
+    given = os.environ.get("TOKTIER_FAULT_RATE", "") if faults_allowed() else ""
+    try:
+        rate = float(given or 0)
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate <= 1:
+        raise InvalidRequest("faults.rate", "TOKTIER_FAULT_RATE is a share from 0 to 1")
+    return rate
 
 
 def own_name(pods: PodSettings) -> str:

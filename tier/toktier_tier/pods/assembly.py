@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 from ..core.errors import InvalidRequest
+from ..kubernetes.api import ApiServer
 from ..sessions.lookup import ContentIndex, packed
 from ..sessions.registry import Registry
 from ..sessions.table import SessionKey
@@ -17,7 +18,7 @@ from ..telemetry import Telemetry
 from ..transport.v1 import toktier_pb2 as pb
 from .credentials import PeerTls, PeerToken
 from .drain import Handover, handoff_request
-from .endpoint_slices import ApiServer, EndpointSliceMembership
+from .endpoint_slices import EndpointSliceMembership
 from .forward import Credentials, Forwarder, Timeouts
 from .health import HealthChecked
 from .membership import DnsMembership, Membership

@@ -12,7 +12,9 @@ from ..transport.watched import Watched, secret_word
 
 
 class PeerToken(Watched):
-    """The bearer token of a peer. Raises `InvalidRequest` (`pods.token`) for a file that can't be used at first."""
+    """The bearer token that pods share: sent as `metadata`, known again by `shown`. Raises `InvalidRequest`
+    (`pods.token`) for a file that can't be used at first.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -20,7 +22,9 @@ class PeerToken(Watched):
 
     def load(self) -> None:
         token = secret_word(self._path, "pods.token", "the pods' token")
-        self.metadata = (("authorization", f"Bearer {token}"),)
+        authorization = f"Bearer {token}"
+        self.metadata = (("authorization", authorization),)
+        self.shown = authorization.encode()
 
 
 class PeerTls(Watched):

@@ -204,7 +204,9 @@ class Handover:
                 return "refused.too_large"
             data = self._request(key, state).SerializeToString()
             sent = True
-            await self._forwarder.call(owner, "Handoff", data, key.tenant, timeout_s=2 * left_s)
+            await self._forwarder.call(
+                owner, "Handoff", data, key.tenant, fingerprint=key.fingerprint, timeout_s=2 * left_s
+            )
             keep = False
             report.moved_bytes += len(state)
             return "moved"

@@ -3,9 +3,10 @@
 Guarantees: every wait has an end; a peer that can't be reached costs one wait, then none until its breaker lets a trial
 through; what the owner answered, errors included, comes back as it was; a call that is cancelled is cancelled there.
 
-    x-toktier-forwarded   the pod that forwards; a call that has it is never forwarded again. It is obeyed from anyone:
-                          it can only stop a call from travelling
-    x-toktier-tenant      whose session it is; believed only of callers that are known to be pods
+    x-toktier-forwarded    the pod that forwards; a call that has it is never forwarded again. Where pods share a token
+                           it is refused from anyone else; otherwise it is obeyed: it can only stop a call's travels
+    x-toktier-fingerprint  the snapshot that the pod would use itself: served by that one or refused
+    x-toktier-tenant       whose session it is; believed only of callers that are known to be pods
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from ..engine.channels import connect_option, connected, open_channel
 from ..ports import Clock
 from ..transport.messages import MESSAGE_LIMITS
 from ..transport.status import CODE_KEY, STARTING, OwnerAnswered
-from ..transport.tenants import TENANT_KEY
+from ..transport.tenants import FORWARDED_KEY, TENANT_KEY
 from .ring import Peer
 
-FORWARDED = "x-toktier-forwarded"
+FORWARDED = FORWARDED_KEY
+FINGERPRINT = "x-toktier-fingerprint"
 SERVICE_PATH = "/toktier.v1.TokenizerService/"
 CLOSE_GRACE_S = 30.0
 """How long calls to a peer that has left may go on."""
@@ -83,6 +85,11 @@ def hop_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
     return next((str(value) or "?" for key, value in metadata or () if key == FORWARDED), "")
 
 
+def snapshot_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
+    """The fingerprint that the pod which forwarded a call would serve it by, or empty."""
+    return next((str(value) for key, value in metadata or () if key == FINGERPRINT), "")
+
+
 class _Line:
     """The channel to one peer and what is known of it."""
 
@@ -127,15 +134,24 @@ class Forwarder:
         self._closing: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter()
 
-    async def call(self, peer: Peer, method: str, data: bytes, tenant: str, *, timeout_s: float | None = None) -> bytes:
-        """The answer's bytes. Raises `OwnerAnswered` and `NotServed`."""
+    async def call(
+        self,
+        peer: Peer,
+        method: str,
+        data: bytes,
+        tenant: str,
+        *,
+        fingerprint: str = "",
+        timeout_s: float | None = None,
+    ) -> bytes:
+        """The answer's bytes; `fingerprint` is of the snapshot to serve it by. Raises `OwnerAnswered`, `NotServed`."""
         line = self._line(peer)
         line.breaker, ticket = line.breaker.admit(self._clock())
         if ticket is None:
             self.counts["open"] += 1
             raise NotServed("open")
         try:
-            answer = await self._ask(line, method, data, tenant, timeout_s)
+            answer = await self._ask(line, method, data, tenant, fingerprint, timeout_s)
         except NotServed as found:
             self.counts[found.reason] += 1
             if found.reason == "unknown_method":
@@ -187,7 +203,9 @@ class Forwarder:
             found = self._lines[peer] = _Line(channel, Breaker(self._policy))
         return found
 
-    async def _ask(self, line: _Line, method: str, data: bytes, tenant: str, timeout_s: float | None) -> bytes:
+    async def _ask(
+        self, line: _Line, method: str, data: bytes, tenant: str, fingerprint: str, timeout_s: float | None
+    ) -> bytes:
         begun = self._clock()
         connect_s = _share(timeout_s, self.timeouts.connect_s)
         try:
@@ -201,7 +219,8 @@ class Forwarder:
             raise NotServed("unreachable")
         left_s = None if timeout_s is None else timeout_s - (self._clock() - begun)
         patience_s = _share(left_s, self.timeouts.patience_s(len(data)))
-        metadata = ((FORWARDED, self.me), (TENANT_KEY, tenant), *self._metadata())
+        snapshot = ((FINGERPRINT, fingerprint),) if fingerprint else ()
+        metadata = ((FORWARDED, self.me), (TENANT_KEY, tenant), *snapshot, *self._metadata())
         try:
             answer: bytes = await line.method(method)(data, metadata=metadata, timeout=patience_s)
         except grpc.aio.UsageError:  # the peer left while we waited for the connection

@@ -28,7 +28,7 @@ from ..sessions.registry import Registry
 from ..sessions.table import SessionKey
 from ..transport.status import OwnerAnswered
 from .drain import Handover, HandoverReport
-from .forward import Forwarder, NotServed, hop_of
+from .forward import Forwarder, NotServed, hop_of, snapshot_of
 from .held import life_of
 from .membership import Membership
 from .ring import Peer, Ring
@@ -37,9 +37,16 @@ FORWARDED_METHODS = frozenset({"Encode", "OpenSession", "Append", "Edit", "Close
 CHANGES = frozenset({"Append", "Edit"})
 """Of a session whose text the request doesn't hold."""
 OPEN, CLOSE, FULL_TEXT = "OpenSession", "CloseSession", "Encode"
+BY_FINGERPRINT = frozenset({"EncodeAll", "Handoff"})
+"""What names its snapshot in the place of a model."""
 MOVED = "session.moved"
+OTHER_SNAPSHOT = "pods.other_snapshot"
 BEFORE_S = 30.0
 """For how long after a change of the ring the owners before it are asked too."""
+OTHERS_S = 10.0
+"""For how long a pod that has another snapshot isn't asked for this one: each time, the text would be sent in vain."""
+_NOT_BY_THAT = frozenset({OTHER_SNAPSHOT, "snapshot.not_found"})
+"""Answers of a pod that hasn't the snapshot which this one has."""
 MOST_BEFORE = 4
 """Changes that are remembered, the last ones."""
 Here = Callable[[], Awaitable[bytes]]
@@ -70,6 +77,7 @@ class Pods:
         self.counts: Counter[str] = Counter()
         self.ring = Ring(membership.peers)
         self._before: deque[Ring] = deque(maxlen=MOST_BEFORE)
+        self._others: dict[tuple[Peer, str], float] = {}
         self._forgetting: asyncio.TimerHandle | None = None
         self._unsubscribe = membership.subscribe(lambda peers: self._changed())
 
@@ -88,11 +96,17 @@ class Pods:
         """Serve a gRPC call: `request` is what `data` says, `here` serves it on this pod.
 
         Raises `OwnerAnswered` for the call to end as it ended there, `InvalidRequest` (`session.revision_required`),
-        `EnvironmentFault` (`session.moved`) to a pod that forwarded it, and what `here` raises.
+        `EnvironmentFault` (`session.moved`, `pods.other_snapshot`) to a pod that forwarded it, and what `here` raises.
         """
         session = request.session if method in FORWARDED_METHODS else ""
         if not session:
-            return await here()
+            if method not in BY_FINGERPRINT:
+                return await here()
+            try:
+                return await here()
+            except SnapshotNotFound:
+                self.counts["other_snapshot"] += 1
+                raise _other_snapshot() from None
         expected = _expected(method, request)
         try:
             key = SessionKey(tenant, self.registry.find(request.model).tokenizer.fingerprint, session)
@@ -101,6 +115,9 @@ class Pods:
         went = await self.handover.settled(key) if self._moving else None
         if hop_of(metadata):
             self.counts["marked"] += 1
+            if snapshot_of(metadata) not in ("", key.fingerprint):
+                self.counts["other_snapshot"] += 1
+                raise _other_snapshot()
             return await self._serve_marked(key, went, here)
         if went is None and self._stays(method, key, expected):
             try:
@@ -128,7 +145,7 @@ class Pods:
             if each is None or each.name == self.me:
                 break
             try:
-                answer = await self._ask(each, method, data, key.tenant, None)
+                answer = await self._ask(each, method, data, key, None)
             except OwnerAnswered as answered:
                 raise answered.error from None
             if answer is not None:
@@ -181,6 +198,7 @@ class Pods:
         if ring.peers == known.peers:
             return
         self.ring = ring
+        self._others.clear()
         self._before.appendleft(known)
         self.forwarder.keep([*ring.peers, *(peer for before in self._before for peer in before.peers)])
         self.forwarder.renew([peer for peer in ring.peers if peer not in known.peers])  # it may have been away
@@ -241,7 +259,7 @@ class Pods:
                     answer: bytes | None = await here()
                 else:
                     left_s = None if until is None else until - self._clock()
-                    answer = await self._ask(peer, method, data, key.tenant, left_s, here)
+                    answer = await self._ask(peer, method, data, key, left_s, here)
             except (TierError, OwnerAnswered) as error:
                 if missing is None and not _may_be_elsewhere(error, expected):
                     raise
@@ -273,23 +291,32 @@ class Pods:
         peer: Peer,
         method: str,
         data: bytes,
-        tenant: str,
+        key: SessionKey,
         timeout_s: float | None,
         here: Here | None = None,
     ) -> bytes | None:
-        """The peer's answer; None if it gives none. One that is leaving names its successor, once; `here` is called if
-        that is this pod.
+        """The peer's answer; None if it gives none, or has another snapshot. One that is leaving names its successor,
+        once; `here` is called if that is this pod.
         """
         until = None if timeout_s is None else self._clock() + timeout_s
         for redirected in (False, True):
             left_s = None if until is None else until - self._clock()
+            if self._others.get((peer, key.fingerprint), 0.0) > self._clock():
+                self.counts["fallback.other_snapshot"] += 1
+                return None
             try:
-                answer = await self.forwarder.call(peer, method, data, tenant, timeout_s=left_s)
+                answer = await self.forwarder.call(
+                    peer, method, data, key.tenant, fingerprint=key.fingerprint, timeout_s=left_s
+                )
             except NotServed as found:
                 self.counts[f"fallback.{found.reason}"] += 1
                 return None
             except OwnerAnswered as answered:
                 successor = _successor(answered)
+                if key.fingerprint and answered.error.code in _NOT_BY_THAT:
+                    self._others[peer, key.fingerprint] = self._clock() + OTHERS_S
+                    self.counts["fallback.other_snapshot"] += 1
+                    return None
                 if successor is None:
                     self.counts["refused"] += 1
                     raise
@@ -308,6 +335,10 @@ class Pods:
 
 def _moved(peer: Peer) -> EnvironmentFault:
     return EnvironmentFault(MOVED, "handed over to another pod", owner=peer.name, address=peer.address)
+
+
+def _other_snapshot() -> EnvironmentFault:
+    return EnvironmentFault(OTHER_SNAPSHOT, "this pod serves that model by another snapshot")
 
 
 def _successor(answered: OwnerAnswered) -> Peer | None:

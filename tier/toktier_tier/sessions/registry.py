@@ -14,14 +14,16 @@ from .service import SessionService
 class Served:
     """One tokenizer in service.
 
-    name     what the configuration calls it
-    models   the model names that requests know it by
+    name       what the configuration calls it
+    models     the model names that requests know it by
+    admission  the id of the admission that it is from, or empty
     """
 
     name: str
     models: tuple[str, ...]
     tokenizer: TierTokenizer
     sessions: SessionService
+    admission: str = ""
 
 
 class Registry:

@@ -3,19 +3,21 @@
 Rules:
  1. A tenant comes from the credential alone: the token's, else the client certificate's. What a caller says of itself
     (metadata, headers, members, session names) counts for nothing.
- 2. Only a peer, another pod of the tier, may name the tenant that it calls for.
- 3. With neither tokens nor client certificates configured, everybody is one tenant; otherwise who has no credential,
-    or a wrong one, is refused. A wrong token isn't made up for by a certificate.
+ 2. Only a peer, another pod of the tier, may name the tenant that it calls for. The token that the pods share makes a
+    peer over gRPC, and nobody over HTTP.
+ 3. With neither tokens nor client certificates configured, everybody else is one tenant; otherwise who has no
+    credential, or a wrong one, is refused. A wrong token isn't made up for by a certificate.
  4. No token, and no part of one, is told or logged.
 """
 
 from __future__ import annotations
 
+import hmac
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from .status import Unauthenticated
-from .tenants import ANONYMOUS_TENANT, TENANT_KEY, ClientNames, Identity, check_tenant, is_tenant
+from .tenants import ANONYMOUS_TENANT, NO_TENANT, TENANT_KEY, ClientNames, Identity, check_tenant, is_tenant
 from .tokens import TokenFile
 
 MAX_KNOWN = 4_096
@@ -43,7 +45,10 @@ class Identities:
     """Belongs to one event loop.
 
     anonymous   everybody's identity where nobody has to show a credential, else None
+    unasked     the same over gRPC, where it is left to nobody else: None also where pods share a token
     refused     refusals by code
+
+    `pods`: the `Authorization` that pods send each other, as bytes, asked for with each call.
     """
 
     def __init__(
@@ -52,9 +57,13 @@ class Identities:
         certificates: CertificateTenants | None = None,
         *,
         anonymous_tenant: str = ANONYMOUS_TENANT,
+        pods: Callable[[], bytes] | None = None,
     ) -> None:
         open_to_all = tokens is None and certificates is None
         self.anonymous = Identity(check_tenant(anonymous_tenant)) if open_to_all else None
+        self._pods = pods
+        self.unasked = self.anonymous if pods is None else None
+        self._unnamed = Identity(self.anonymous.tenant, True) if self.anonymous is not None else NO_TENANT
         self.refused: Counter[str] = Counter()
         self._tokens, self._certificates = tokens, certificates
         self._known: dict[str, Identity] = {}
@@ -62,6 +71,11 @@ class Identities:
     @property
     def checks_tokens(self) -> bool:
         return self._tokens is not None
+
+    @property
+    def knows_pods(self) -> bool:
+        """Whether pods share a token: then who hasn't got it, and isn't a peer otherwise, is none."""
+        return self._pods is not None
 
     def of_call(
         self,
@@ -77,6 +91,10 @@ class Identities:
                     authorization = value
                 elif key == TENANT_KEY:
                     tenant = value
+        if self._pods is not None and authorization is not None:
+            shown = authorization.encode("utf-8", "surrogatepass")
+            if hmac.compare_digest(shown, self._pods()):
+                return self._unnamed if tenant is None else Identity(check_tenant(tenant), True)
         return self.of(authorization, tenant, lambda: _names_of_call(auth()))
 
     def of(self, authorization: str | None, tenant: str | None, names: Callable[[], ClientNames]) -> Identity:

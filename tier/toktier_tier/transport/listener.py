@@ -18,6 +18,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .http_admission import NAMES_STATE
 from .tls import ServerTls, client_names
 
+_CLOSE = (b"connection", b"close")
+
 
 @dataclass(frozen=True, slots=True)
 class PortBounds:
@@ -62,6 +64,13 @@ class HttpPort(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
+
+    def retire(self) -> None:
+        """Serve on, but end each connection with its next answer, told by `Connection: close`: whoever comes again
+        connects anew, elsewhere. Idle connections stay open: to close them would cross requests on their way.
+        """
+        self.config.encoded_headers = [*self.config.encoded_headers, _CLOSE]
+        self.server_state.default_headers = [*self.server_state.default_headers, _CLOSE]
 
     def end(self) -> None:
         self.should_exit = True

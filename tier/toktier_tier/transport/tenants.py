@@ -11,6 +11,8 @@ ANONYMOUS_TENANT = "default"
 """Of everybody, where no credentials are configured."""
 TENANT_KEY = "x-toktier-tenant"
 """Metadata in which a peer names the tenant that it calls for."""
+FORWARDED_KEY = "x-toktier-forwarded"
+"""Metadata in which a pod that forwards a call names itself."""
 OWN_TENANT = "(tier)"
 """Of the tier's own probes: no credential can give this name."""
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+=-]{0,255}")
@@ -21,6 +23,10 @@ class Identity(NamedTuple):
 
     tenant: str
     peer: bool = False
+
+
+NO_TENANT = Identity("(pods)", True)
+"""Another pod that names nobody it calls for, where tenants are told apart."""
 
 
 class ClientNames(NamedTuple):

@@ -32,6 +32,11 @@ class Work:
         self._lock = threading.Lock()
         self._waiting, self._limit = 0, waiting
 
+    @property
+    def waiting(self) -> int:
+        """Long calls under way or waiting for a thread."""
+        return self._waiting
+
     async def run(self, served: Served, chars: int, call: Callable[[bool], Answer]) -> Answer:
         """`call(wait)`: with `wait` off it must raise `SessionBusy` rather than wait for a lock.
 

@@ -219,7 +219,7 @@ class ListSnapshotsResponse(_message.Message):
     def __init__(self, snapshots: _Optional[_Iterable[_Union[Snapshot, _Mapping]]] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("name", "models", "fingerprint", "sha256", "reference_version", "verdict", "reason", "rule_digest", "encoder", "whole_form", "quarantined", "sessions", "state_bytes")
+    __slots__ = ("name", "models", "fingerprint", "sha256", "reference_version", "verdict", "reason", "rule_digest", "encoder", "whole_form", "quarantined", "sessions", "state_bytes", "admission")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -233,6 +233,7 @@ class Snapshot(_message.Message):
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ADMISSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     models: _containers.RepeatedScalarFieldContainer[str]
     fingerprint: str
@@ -246,7 +247,8 @@ class Snapshot(_message.Message):
     quarantined: bool
     sessions: int
     state_bytes: int
-    def __init__(self, name: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., fingerprint: _Optional[str] = ..., sha256: _Optional[str] = ..., reference_version: _Optional[str] = ..., verdict: _Optional[str] = ..., reason: _Optional[str] = ..., rule_digest: _Optional[str] = ..., encoder: _Optional[str] = ..., whole_form: bool = ..., quarantined: bool = ..., sessions: _Optional[int] = ..., state_bytes: _Optional[int] = ...) -> None: ...
+    admission: str
+    def __init__(self, name: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., fingerprint: _Optional[str] = ..., sha256: _Optional[str] = ..., reference_version: _Optional[str] = ..., verdict: _Optional[str] = ..., reason: _Optional[str] = ..., rule_digest: _Optional[str] = ..., encoder: _Optional[str] = ..., whole_form: bool = ..., quarantined: bool = ..., sessions: _Optional[int] = ..., state_bytes: _Optional[int] = ..., admission: _Optional[str] = ...) -> None: ...
 
 class HandoffRequest(_message.Message):
     __slots__ = ("model", "session", "state", "chain")

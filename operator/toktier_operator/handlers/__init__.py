@@ -1,0 +1,1 @@
+"""What events and the clock set going: observe, decide, apply, write the status."""
