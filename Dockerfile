@@ -1,7 +1,8 @@
-# The image of tier and operator (toktierctl, toktier-operator). Runs as a user without rights on a read-only root: it writes to /tmp and to the volumes it is given.
+# The image of tier and operator: toktierctl and toktier-operator. Runs as a user without rights on a read-only root: it
+# writes to /tmp and to the volumes it is given.
 #   docker build -t toktier .
 #   docker run --read-only --tmpfs /tmp -v ./tier.yaml:/etc/toktier/tier.yaml:ro -p 8080:8080 -p 50051:50051 toktier
-# e2e/image/build makes the same from Debian's packages with buildah, without a registry.
+# e2e/image/build makes the same from Debian's packages, without a registry.
 FROM python:3.11-slim-bookworm AS build
 COPY . /src
 RUN python -m venv /opt/toktier \

@@ -1,7 +1,7 @@
 """Clients of a TokTier's Service while something happens to it: each request must be answered, each answer exact.
 
 An agent keeps a session over gRPC through the Service's one address, as a load balancer's client would; a caller sends
-texts over HTTP. Which snapshot an answer is by may change in a rollout: it has to be by one that the traffic was told of.
+texts over HTTP. Which snapshot an answer is by may change in a rollout: it has to be one that the traffic was told of.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from toktier_tier.encoders.reference import Reference
 
 CALL_S = 20.0
 """Longer than anything that a rollout may take to answer."""
+MOST_CHARS = 20_000
 
 
 @dataclass
@@ -40,7 +41,9 @@ class Seen:
 class Traffic:
     """references: by a name each; `answers` counts by them (`either` where they agree)."""
 
-    def __init__(self, address: str, url: str, model: str, references: dict[str, Reference], *, agents: int = 4) -> None:
+    def __init__(
+        self, address: str, url: str, model: str, references: dict[str, Reference], *, agents: int = 4
+    ) -> None:
         self.address, self.url, self.model, self.references = address, url, model, references
         self.seen, self.latest = Seen(), ""
         self._lock, self._ended = threading.Lock(), threading.Event()
@@ -68,14 +71,19 @@ class Traffic:
 
     def _agent(self, number: int) -> None:
         chooser = random.Random(number)
-        name, text, session = f"agent-{number}", words(chooser, 400), None
+        name, text, session = f"agent-{number}", "", None
+
+        def all_of_it() -> str:
+            return text
+
         with TierClient(self.address, model=self.model, timeout_s=CALL_S) as client:
             while not self._ended.is_set():
-                before = session.reopened.total() if session is not None else 0
+                reopened = session.reopened.total() if session is not None else 0
                 try:
-                    if session is None or len(text) > 40_000:
+                    if session is None or len(text) > MOST_CHARS:
                         text = words(chooser, 400)
-                        session = client.open(name, text, text_of=lambda: text)
+                        session = client.open(name, text, text_of=all_of_it)
+                        reopened = 0
                     else:
                         delta = words(chooser, chooser.randrange(1, 40))
                         text += delta
@@ -86,7 +94,7 @@ class Traffic:
                     continue
                 self._check(name, text, session.ids.tolist())
                 with self._lock:
-                    self.seen.reopened += session.reopened.total() - before if before else 0
+                    self.seen.reopened += session.reopened.total() - reopened
                 self._ended.wait(chooser.uniform(0.01, 0.05))
 
     def _caller(self) -> None:
@@ -122,7 +130,24 @@ class Traffic:
         self._ended.wait(0.1)
 
 
-WORDS = ("def", " function", " return", "\n", " über", " 中文", "  ", " self", ".", "(x)", " 12345", "'s", " naïve", "🙂", "\r\n", "_id")
+WORDS = (
+    "def",
+    " function",
+    " return",
+    "\n",
+    " über",
+    " 中文",
+    "  ",
+    " self",
+    ".",
+    "(x)",
+    " 12345",
+    "'s",
+    " naïve",
+    "🙂",
+    "\r\n",
+    "_id",
+)
 
 
 def words(chooser: random.Random, count: int) -> str:

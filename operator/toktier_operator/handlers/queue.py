@@ -112,13 +112,18 @@ class WorkQueue:
     async def run(self, grace_s: float = 10.0) -> None:
         """Until `stop`. Cancelling it cancels what was begun."""
         begun: set[asyncio.Task[None]] = set()
+
+        def ended(task: asyncio.Task[None]) -> None:
+            begun.discard(task)
+            self._changed.set()
+
         async with asyncio.TaskGroup() as group:
             while not self._stopping:
                 self._changed.clear()
                 while not self._paused and len(begun) < self._workers and (key := self._next()) is not None:
                     task = group.create_task(self._work(key), name=str(key))
                     begun.add(task)
-                    task.add_done_callback(begun.discard)
+                    task.add_done_callback(ended)
                 await self._wait(full=len(begun) >= self._workers)
             if begun:
                 _, late = await asyncio.wait(begun, timeout=grace_s)
@@ -161,7 +166,6 @@ class WorkQueue:
             self._not_before.pop(key, None)
         finally:
             named_s = self._active.pop(key) - _now()
-            self._changed.set()
         self._metrics.reconciled(key.kind.kind, result, _now() - started)
         wait_s = min(named_s, again_s if again_s is not None else math.inf)
         if wait_s < math.inf:

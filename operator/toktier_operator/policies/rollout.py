@@ -98,7 +98,7 @@ class Facts:
 
     def has(self, composition: Composition) -> bool:
         """Whether the StatefulSet, its counts and pods are those of this composition's template."""
-        return self.seen is not None and True and self.seen.template == self.template(composition)
+        return self.seen is not None and self.seen.current and self.seen.template == self.template(composition)
 
     def complete(self, composition: Composition) -> bool:
         seen = self.seen

@@ -101,7 +101,7 @@ def _tier(spec: TokTierSpec, composition: Composition, volumes: Volumes, pull_po
         "securityContext": _restricted(),
         "startupProbe": _probe(spec, "/health", failures=STARTUP_S // EVERY_S),
         "livenessProbe": _probe(spec, "/health", failures=6, every_s=10, timeout_s=5),
-        "readinessProbe": _probe(spec, "/ready", failures=2),
+        "readinessProbe": _probe(spec, "/ready", failures=3, timeout_s=5),
         "volumeMounts": volumes.tier,
     }
 

@@ -24,7 +24,10 @@ def tier_settings(owner: Owner, spec: TokTierSpec, composition: Composition) -> 
     sessions, shadow, telemetry, routing = spec.sessions, spec.shadow, spec.telemetry, spec.routing
     settings: Json = {
         "tokenizers": [_tokenizer(each) for each in composition.tokenizers],
-        "unadmitted": "refuse" if spec.unadmitted is Unadmitted.REFUSE else "reference",
+        # A snapshot may be for the reference alone also where unadmitted ones are refused: an upgrade was rejected.
+        "unadmitted": "refuse"
+        if spec.unadmitted is Unadmitted.REFUSE and all(each.accelerated for each in composition.tokenizers)
+        else "reference",
         "http": f"0.0.0.0:{paths.HTTP_PORT}",
         "grpc": f"0.0.0.0:{paths.GRPC_PORT}",
         "threads": routing.threads,
