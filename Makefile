@@ -2,6 +2,8 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 export PYTHONPATH := benchmarks
+# By themselves: one network namespace holds the whole cluster.
+ON_KUBERNETES := e2e/test_cluster.py e2e/test_operator.py
 
 .PHONY: demo demo-sglang e2e-full test check bench bench-service bench-load bench-memory tokenizers e2e fuzz format clean
 
@@ -38,12 +40,15 @@ tokenizers: $(VENV)/.ready  ## admit every tokenizer of the catalog (build/token
 	$(PY) -m catalog --all
 	$(PY) -m tokenizers_table --out build
 
-e2e: $(VENV)/.ready  ## the wheel by its command line, a real SGLang on the CPU, three pods under faults
-	$(PY) -m pytest -q e2e/test_pods.py
-	$(PY) -m pytest -q -n 2 --dist loadfile -m "not slow" --ignore e2e/test_pods.py e2e
+e2e: $(VENV)/.ready  ## the operator on a real Kubernetes (or yours: KUBECONFIG), three pods under faults, a real SGLang on the CPU
+	e2e/cluster/run -q -m "not slow" --junit-xml=build/e2e.xml $(ON_KUBERNETES)
+	$(PY) -m pytest -q --junit-xml=build/e2e-pods.xml e2e/test_pods.py
+	$(PY) -m pytest -q -n 2 --dist loadfile -m "not slow" --junit-xml=build/e2e-sglang.xml \
+		--ignore e2e/test_pods.py $(addprefix --ignore ,$(ON_KUBERNETES)) e2e
 
 e2e-full: $(VENV)/.ready  ## the same with what takes minutes
-	$(PY) -m pytest -q -n 2 --dist loadfile e2e
+	e2e/cluster/run -q --junit-xml=build/e2e.xml $(ON_KUBERNETES)
+	$(PY) -m pytest -q -n 2 --dist loadfile --junit-xml=build/e2e-sglang.xml $(addprefix --ignore ,$(ON_KUBERNETES)) e2e
 
 fuzz: $(VENV)/.ready  ## the property tests again, with 50 times the examples
 	TOKTIER_EXAMPLES=50 $(PY) -m pytest -q -n 2 --dist loadfile --timeout 7200 tests/core tests/sessions

@@ -24,11 +24,10 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parent / "cluster"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from controller.wrong_manifests import Wrong, wrong_manifests
 from onenode.api_tier import ApiTier, free_ports
 from onenode.kubernetes import Kubernetes
 from onenode.pki import Authority
-
-from controller.wrong_manifests import Wrong, wrong_manifests
 
 ROOT = Path(__file__).parents[1]
 WRONG = wrong_manifests()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from onenode.api_tier import ApiTier
 from onenode.cluster import Cluster
 from onenode.kubernetes import CommandFailed, Kubernetes

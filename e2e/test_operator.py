@@ -24,6 +24,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "operated"))
 
+from catalog import path_of
 from kube import (
     Json,
     Refused,
@@ -42,12 +43,10 @@ from kube import (
 )
 from onenode.cluster import Cluster
 from onenode.kubernetes import Kubernetes
-from traffic import Traffic
-
-from catalog import path_of
 from toktier_tier.client import TierClient
 from toktier_tier.core.snapshot import parse_snapshot
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
+from traffic import Traffic
 
 ROOT = Path(__file__).parents[1]
 NAMESPACE = "default"
@@ -296,6 +295,26 @@ def test_scaling_rolling_and_the_operators_own_restart_fail_no_request() -> None
         kubectl("rollout", "status", "deployment", "--namespace", OPERATOR_NAMESPACE, "--timeout", "120s")
         rolled_out(TOKTIER, NAMESPACE)
     assert seen.clean(), (seen.failures[:5], seen.wrong[:5])
+
+
+def test_an_upgrade_of_the_chart_admits_anew_and_rolls_without_a_failed_request(own_cluster: Cluster | None) -> None:
+    """Another image: the old one's pods serve until everything is admitted with the new one."""
+    if own_cluster is None:
+        pytest.skip("a second name for the image can be given in a cluster of our own only")
+    own_cluster.name_image(f"{IMAGE}:0.1.0", f"{IMAGE}:0.1.1")
+    before = current_id()
+    chart = ["toktier-operator", str(ROOT / "helm" / "toktier-operator"), "--namespace", OPERATOR_NAMESPACE]
+    given = ["--set", "image.tag=0.1.1", "--set", f"tests.toktier={TOKTIER}", "--set", f"tests.namespace={NAMESPACE}"]
+    with traffic(new=upgraded("function")).running() as seen:
+        run("helm", "upgrade", *chart, "--reuse-values", "--wait", *given)
+        fresh = f"{ADMISSION}-{run_number(before) + 1}"
+        admitted(ADMISSION, NAMESPACE, id_=fresh)
+        rolled_out(TOKTIER, NAMESPACE, id_=fresh)
+    assert seen.clean(), (seen.failures[:5], seen.wrong[:5])
+    images = {each["image"] for pod in pods(TOKTIER, NAMESPACE) for each in pod["spec"]["containers"]}
+    assert images == {f"{IMAGE}:0.1.1"}
+    told = run("helm", "test", "toktier-operator", "--namespace", OPERATOR_NAMESPACE, "--logs", within_s=300)
+    assert "Succeeded" in told
 
 
 def ready_replicas() -> int:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from onenode.api_tier import ApiTier
 from onenode.binaries import HERE, ROOT, install, tools
 from onenode.cluster import Cluster

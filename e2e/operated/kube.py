@@ -79,7 +79,8 @@ def admitted(name: str, namespace: str, within_s: float = 240.0, *, id_: str = "
         right = status.get("phase") == "Admitted" and (not id_ or current == id_)
         return found if found and right and status["observedGeneration"] == found["metadata"]["generation"] else None
 
-    return until(look, within_s, f"tokenizeradmission/{name} Admitted {id_}")
+    found: Json = until(look, within_s, f"tokenizeradmission/{name} Admitted {id_}")
+    return found
 
 
 def rolled_out(name: str, namespace: str, within_s: float = 240.0, *, id_: str = "") -> Json:
@@ -96,7 +97,8 @@ def rolled_out(name: str, namespace: str, within_s: float = 240.0, *, id_: str =
             return None
         return found if status["readyReplicas"] == found["spec"]["replicas"] else None
 
-    return until(look, within_s, f"toktier/{name} rolled out {id_}")
+    found: Json = until(look, within_s, f"toktier/{name} rolled out {id_}")
+    return found
 
 
 def events(namespace: str, about: str, reason: str) -> list[Json]:

@@ -12,7 +12,7 @@ import os
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -144,7 +144,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.bundles: dict[int, tuple[str, str]] = {}
         """By run, of what its Job has made so far: the source's bytes, the ConfigMap."""
         self.taken: set[int] = set()
-        """Runs whose result was in a status once."""
+        """Runs whose verdict was in a status once. One without a verdict may be forgotten with its status."""
 
     def _started(self) -> Admissions:
         return Admissions(clock=lambda: self.now)
@@ -358,7 +358,7 @@ class AdmissionMachine(RuleBasedStateMachine):
             assert names.run_of(NAME, name) not in self.taken, f"{name} was made again"
         self.cluster.created.clear()
         for entry in (self.status.get("current"), self.status.get("lastRun")):
-            if entry:
+            if entry and entry.get("verdict"):
                 self.taken.add(entry.get("run") or entry.get("number"))
 
     @invariant()
@@ -400,16 +400,16 @@ class AdmissionMachine(RuleBasedStateMachine):
         status = self.status
         last = status["lastRun"]
         current = status.get("current")
+        rejected = last.get("verdict") == "Rejected"
         if current is None:
-            assert (status["phase"], last["verdict"]) == ("Rejected", "Rejected")
+            assert rejected
+            assert status["phase"] == "Rejected"
             return
         assert "run" not in status
         assert status["phase"] in ("Admitted", "ReferenceOnly", "Quarantined")
-        upgraded = last["verdict"] in ("Admitted", "ReferenceOnly") or last["outcome"] == "Unchanged"
-        if last["verdict"] != "Rejected":
-            assert upgraded
+        assert last["outcome"] in ("Completed", "Unchanged")
         if status["phase"] == "Quarantined":
-            assert last["verdict"] == "Rejected"
+            assert rejected, "the policy is to examine again what was quarantined"
         kept = {current["run"], last["number"], *(entry["number"] for entry in status.get("history", ()))}
         assert len(status.get("history", ())) <= 2
         needed = set(current["bundle"]["configMaps"])
@@ -425,6 +425,10 @@ class AdmissionMachine(RuleBasedStateMachine):
 
 
 AdmissionMachine.TestCase.settings = settings(
-    max_examples=EXAMPLES, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=EXAMPLES,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking one takes minutes
 )
 TestAdmissionMachine = AdmissionMachine.TestCase

@@ -7,7 +7,8 @@ exec PLACE COMMAND...    in the cluster's network namespace, with KUBECONFIG, he
 load PLACE ARCHIVE       an image
 down PLACE
 sweep                    remove what crashed runs have left
-pytest ARGUMENTS...      in a new place, where the fixture `cluster` starts a cluster; or against KUBECONFIG's
+pytest ARGUMENTS...      in a new place, where the fixture `cluster` starts a cluster; or against KUBECONFIG's. Skipped with a word
+                         where this isn't root or namespaces can't be made
 """
 
 from __future__ import annotations
@@ -81,6 +82,11 @@ def run_pytest(arguments: Sequence[str]) -> int:
     command = [sys.executable, "-m", "pytest", *arguments]
     if os.environ.get("KUBECONFIG"):
         return subprocess.run(command).returncode
+    if (why := not_here()) is not None:
+        say(
+            f"SKIPPED: {why}, which a cluster needs; set KUBECONFIG to use one of yours. Not run: {' '.join(arguments)}"
+        )
+        return 0
     install()
     for name in sweep():
         say(f"Removed {name}, which a run had left")
@@ -89,6 +95,14 @@ def run_pytest(arguments: Sequence[str]) -> int:
         return inside(place, command)
     finally:
         place.remove()
+
+
+def not_here() -> str | None:
+    """What this machine's administrator doesn't allow."""
+    if os.geteuid() != 0:
+        return "this isn't root"
+    tried = subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, text=True)
+    return None if tried.returncode == 0 else f"namespaces can't be made ({tried.stderr.strip()})"
 
 
 def inside(place: Place, command: Sequence[str], *, pass_fds: Sequence[int] = ()) -> int:

@@ -25,6 +25,7 @@ from datetime import timedelta
 from ..api.admission_spec import Readmit
 from ..api.admission_status import (
     ActiveRun,
+    AdmissionStatus,
     FinishedRun,
     Outcome,
     Quarantine,
@@ -45,6 +46,11 @@ MAX_REPORTS = 50
 
 def decide(seen: Seen) -> Decision:
     return _Deciding(seen).decide()
+
+
+def _has_verdict(status: AdmissionStatus) -> bool:
+    last = status.last_run
+    return status.current is not None or (last is not None and last.outcome == Outcome.COMPLETED)
 
 
 class _Deciding:
@@ -123,7 +129,10 @@ class _Deciding:
         finished = finished_of(result, name, active, status)
         status = replace(status, run=None if active is not None else status.run)
         status = replace(status, checked_at=result.finished_at or rfc3339(self._seen.now))
-        if result.outcome is Outcome.FAILED:
+        if result.outcome is Outcome.UNCHANGED and not _has_verdict(status):
+            lost = "it is as before, and what was found before is lost"
+            finished = replace(finished, outcome=Outcome.FAILED, reason="VerdictLost", message=lost)
+        if finished.outcome == Outcome.FAILED:
             self._status = status
             self._fail(finished)
             return
