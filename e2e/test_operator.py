@@ -305,7 +305,7 @@ def test_an_upgrade_of_the_chart_admits_anew_and_rolls_without_a_failed_request(
     before = current_id()
     chart = ["toktier-operator", str(ROOT / "helm" / "toktier-operator"), "--namespace", OPERATOR_NAMESPACE]
     given = ["--set", "image.tag=0.1.1", "--set", f"tests.toktier={TOKTIER}", "--set", f"tests.namespace={NAMESPACE}"]
-    with traffic(new=upgraded("function")).running() as seen:
+    with traffic(old=GENUINE.read_bytes(), new=upgraded("function")).running() as seen:
         run("helm", "upgrade", *chart, "--reuse-values", "--wait", *given)
         fresh = f"{ADMISSION}-{run_number(before) + 1}"
         admitted(ADMISSION, NAMESPACE, id_=fresh)

@@ -162,7 +162,8 @@ def test_chunks_come_first_and_the_result_last_and_all_belong_to_the_admission(
                 "blockOwnerDeletion": False,
             }
         ]
-        assert document["metadata"]["labels"] == {
+        bundle = {"toktier.dev/bundle": DIGEST[:16]} if "binaryData" in document else {}
+        assert document["metadata"]["labels"] == bundle | {
             "app.kubernetes.io/name": "toktier",
             "app.kubernetes.io/managed-by": "toktier-operator",
             "app.kubernetes.io/instance": "qwen",

@@ -304,7 +304,8 @@ class AdmissionMachine(RuleBasedStateMachine):
         name = names.admission_result(NAME, number)
         if (CONFIG_MAP, name) in self.cluster.items:
             return
-        verdict = end if end in ("Admitted", "ReferenceOnly", "Rejected") and number in self.bundles else ""
+        has_verdict = end == "Rejected" or (end in ("Admitted", "ReferenceOnly") and number in self.bundles)
+        verdict = end if has_verdict else ""
         source, chunk = self.bundles.get(number, (str(self.source), ""))
         labels = names.admission_labels(NAME)
         bundle = None

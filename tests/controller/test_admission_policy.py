@@ -366,3 +366,13 @@ def test_a_job_that_is_about_to_end_is_let_end_once_its_result_is_there() -> Non
     _, decision = step(seen, results={1: result_of(1)}, jobs={1: JobSeen("Running")})
     assert decision.status.current is not None
     assert decision.delete_jobs == ()
+
+
+def test_unchanged_from_nothing_is_a_failure_that_is_tried_again_from_scratch() -> None:
+    seen, _ = step(seen_of())
+    seen, decision = step(seen, results={1: result_of(1, outcome="Unchanged")})
+    assert decision.status.last_run is not None
+    assert decision.status.last_run.reason == "VerdictLost"
+    seen, decision = step(seen, now=NOW + timedelta(seconds=FIRST_RETRY_S))
+    assert decision.make_job == 2
+    assert known_to(decision.status, seen.results, Trigger.RETRY) is None

@@ -7,8 +7,8 @@ exec PLACE COMMAND...    in the cluster's network namespace, with KUBECONFIG, he
 load PLACE ARCHIVE       an image
 down PLACE
 sweep                    remove what crashed runs have left
-pytest ARGUMENTS...      in a new place, where the fixture `cluster` starts a cluster; or against KUBECONFIG's. Skipped, and
-                         said so, where this isn't root or namespaces can't be made
+pytest ARGUMENTS...      in a new place, where the fixture `cluster` starts a cluster; or against KUBECONFIG's. Skipped,
+                         with a word, where this isn't root or namespaces can't be made
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ import random
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -64,7 +65,9 @@ def objects_of(request: AdmissionRequest, work: Path) -> list[dict[str, Any]]:
         verify(bundle_text, found["sha256"])
         chunks = chunks_of(bundle_text)
         for name, (key, data) in zip(chunk_names(request.name, found["sha256"], len(chunks)), chunks, strict=True):
-            objects.append(_config_map(request, name, binary={key: data}))
+            # The operator's watch of ConfigMaps leaves out what has this label: bundles have megabytes.
+            labels = {"toktier.dev/bundle": found["sha256"][:16]}
+            objects.append(_config_map(request, name, binary={key: data}, labels=labels))
     room = DATA_BYTES - len(result_text.encode())
     text, binary = _report(work / REPORT, room)
     return [*objects, _config_map(request, result_name(request), data={RESULT: result_text} | text, binary=binary)]
@@ -89,7 +92,12 @@ def _report(path: Path, room: int) -> tuple[dict[str, str], dict[str, bytes]]:
 
 
 def _config_map(
-    request: AdmissionRequest, name: str, *, data: Mapping[str, str] | None = None, binary: Mapping[str, bytes]
+    request: AdmissionRequest,
+    name: str,
+    *,
+    data: Mapping[str, str] | None = None,
+    binary: Mapping[str, bytes],
+    labels: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     document: dict[str, Any] = {
         "apiVersion": "v1",
@@ -103,6 +111,7 @@ def _config_map(
                 "app.kubernetes.io/instance": request.name,
                 "app.kubernetes.io/component": "admission",
                 "toktier.dev/admission": request.name,
+                **labels,
             },
             # Not its controller, and without blocking its deletion: that would take a permission on its finalizers.
             "ownerReferences": [
