@@ -44,6 +44,7 @@ class Opened:
 class End:
     """How a reply ended. Neither `whole` nor a `fault`: it was closed early.
 
+    whole     read to its end or, by a client that then left, to its end mark
     end_mark  whether the stream's own last line came; None where the format has none
     """
 
@@ -123,7 +124,9 @@ class Reply:
 
     async def aclose(self) -> None:
         if not self._ended:
-            await self._end(End(False))
+            # OpenAI's client library leaves at the end mark, often before the upstream has closed the body behind it.
+            whole = self._watch.complete() is True
+            await self._end(End(True, self._watch.usage(), True) if whole else End(False))
 
     async def _end(self, end: End) -> None:
         if self._ended:
