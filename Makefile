@@ -3,16 +3,16 @@ VENV := .venv
 PY := $(VENV)/bin/python
 export PYTHONPATH := benchmarks
 # By themselves: one network namespace holds the whole cluster.
-ON_KUBERNETES := e2e/test_cluster.py e2e/test_operator.py
+ON_KUBERNETES := e2e/test_cluster.py e2e/test_operator.py e2e/test_operator_sglang.py
 
 .PHONY: demo demo-sglang e2e-full test check bench bench-service bench-load bench-memory tokenizers e2e fuzz format clean
 
 demo: $(VENV)/.ready  ## admit a real tokenizer, replay 300 agent turns, check every one (build/demo.json, .html)
 	$(PY) -m demo --out build
 
-test: $(VENV)/.ready  ## all tests
+test: $(VENV)/.ready  ## all tests; properties get TOKTIER_EXAMPLES times their examples
 	$(PY) -m catalog --ci
-	$(PY) -m pytest -q -n 2 --dist loadfile
+	TOKTIER_EXAMPLES=$${TOKTIER_EXAMPLES:-0.4} $(PY) -m pytest -q -n 2 --dist loadfile
 
 check: $(VENV)/.ready  ## lint, types, layers, generated files
 	$(VENV)/bin/ruff check .
@@ -41,16 +41,18 @@ tokenizers: $(VENV)/.ready  ## admit every tokenizer of the catalog (build/token
 	$(PY) -m tokenizers_table --out build
 
 e2e: $(VENV)/.ready  ## the operator on a real Kubernetes (or yours: KUBECONFIG), three pods under faults, a real SGLang on the CPU
+	$(PY) -m catalog --ci
 	e2e/cluster/run -q -m "not slow" --junit-xml=build/e2e.xml $(ON_KUBERNETES)
 	$(PY) -m pytest -q --junit-xml=build/e2e-pods.xml e2e/test_pods.py
 	$(PY) -m pytest -q -n 2 --dist loadfile -m "not slow" --junit-xml=build/e2e-sglang.xml \
 		--ignore e2e/test_pods.py $(addprefix --ignore ,$(ON_KUBERNETES)) e2e
 
 e2e-full: $(VENV)/.ready  ## the same with what takes minutes
+	$(PY) -m catalog --ci
 	e2e/cluster/run -q --junit-xml=build/e2e.xml $(ON_KUBERNETES)
 	$(PY) -m pytest -q -n 2 --dist loadfile --junit-xml=build/e2e-sglang.xml $(addprefix --ignore ,$(ON_KUBERNETES)) e2e
 
-fuzz: $(VENV)/.ready  ## the property tests again, with 50 times the examples
+fuzz: $(VENV)/.ready  ## the property tests again, with 50 times their examples
 	TOKTIER_EXAMPLES=50 $(PY) -m pytest -q -n 2 --dist loadfile --timeout 7200 tests/core tests/sessions
 
 format: $(VENV)/.ready

@@ -9,7 +9,6 @@ import base64
 import copy
 import gzip
 import json
-import os
 import random
 import re
 import subprocess
@@ -25,6 +24,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "operated"))
 
 from catalog import path_of
+from installing import IMAGE, OPERATOR_NAMESPACE, ROOT, install, is_installed, readme_commands
 from kube import (
     Json,
     Refused,
@@ -48,11 +48,8 @@ from toktier_tier.core.snapshot import parse_snapshot
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
 from traffic import Traffic
 
-ROOT = Path(__file__).parents[1]
 NAMESPACE = "default"
-OPERATOR_NAMESPACE = "toktier-system"
 ADMISSION, TOKTIER = "my-model", "chat"
-IMAGE = "toktier"
 GENUINE = path_of("gpt2-novelai")
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("installed")]
@@ -80,12 +77,6 @@ def put_source(data: bytes) -> None:
     kubectl("replace", "--force", "--namespace", NAMESPACE, "--filename", "-", stdin=text)
 
 
-def readme_commands() -> str:
-    """The commands under "On Kubernetes", as a user copies them."""
-    (found,) = re.findall(r"<!-- e2e: kubernetes -->\n```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    return str(found)
-
-
 @pytest.fixture(scope="module")
 def installed(
     cluster: Kubernetes, own_cluster: Cluster | None, image: str, tmp_path_factory: pytest.TempPathFactory
@@ -95,19 +86,11 @@ def installed(
         pytest.skip(
             "these clients speak to Services and pods by their addresses, and have to be in the cluster's network"
         )
-    if own_cluster is not None:
-        own_cluster.name_image(image, f"{IMAGE}:0.1.0")
-    if "toktier-operator" in run("helm", "list", "--namespace", OPERATOR_NAMESPACE, "--short"):
+    if is_installed():
         return  # a kept cluster that has it already
     folder = tmp_path_factory.mktemp("readme")
     (folder / "tokenizer.json").write_bytes(GENUINE.read_bytes())
-    for name in ("examples", "helm"):
-        (folder / name).symlink_to(ROOT / name)
-    environment = os.environ | {"IMAGE": IMAGE if own_cluster is not None else image.rpartition(":")[0]}
-    script = ["bash", "-euc", readme_commands()]
-    done = subprocess.run(script, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert done.stdout.rstrip().endswith("exact: True")
+    assert install(readme_commands(), folder, image, own_cluster).rstrip().endswith("exact: True")
 
 
 def traffic(**references: bytes) -> Traffic:
@@ -455,11 +438,10 @@ def test_what_is_deleted_midway_leaves_nothing_behind() -> None:
 def kills(count: int) -> None:
     """The operator is killed `count` times at random points while objects are made, changed and deleted."""
     chooser = random.Random(1)
-    pause_s = 0.0
     for number in range(count):
         name = f"killed-{number % 3}"
         if number % 6 < 3:
-            apply(*second(name), namespace=NAMESPACE)
+            applied(name)
         else:
             kubectl(
                 "delete",
@@ -470,12 +452,11 @@ def kills(count: int) -> None:
                 "--wait=false",
                 "--ignore-not-found",
             )
-        pause_s = chooser.uniform(0.0, 3.0)
-        time.sleep(pause_s)
+        time.sleep(chooser.uniform(0.0, 3.0))
         kubectl("delete", "pod", "--all", "--namespace", OPERATOR_NAMESPACE, "--grace-period=0", "--force")
         kubectl("rollout", "status", "deployment", "--namespace", OPERATOR_NAMESPACE, "--timeout", "120s")
     for number in range(3):
-        apply(*second(f"killed-{number}"), namespace=NAMESPACE)
+        applied(f"killed-{number}")
     for number in range(3):
         name = f"killed-{number}"
         admitted(name, NAMESPACE)
@@ -489,6 +470,16 @@ def kills(count: int) -> None:
         name = f"killed-{number}"
         kubectl("delete", "toktier,tokenizeradmission", name, "--namespace", NAMESPACE, "--wait=false")
         until(lambda name=name: not owned(name), 120, f"nothing is left of {name}")
+
+
+def applied(name: str) -> None:
+    """Tried again for as long as no operator is there whose webhooks could be asked."""
+
+    def tried() -> bool:
+        apply(*second(name), namespace=NAMESPACE)
+        return True
+
+    until(tried, 60, f"{name} applied")
 
 
 def test_an_operator_that_is_killed_again_and_again_converges() -> None:

@@ -7,9 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from onenode.cluster import Cluster
-
 from kube import run
+from onenode.cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
 OPERATOR_NAMESPACE = "toktier-system"

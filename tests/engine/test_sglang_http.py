@@ -534,6 +534,23 @@ def test_closing_the_reply_closes_the_upstreams_connection(streamed: bool) -> No
     run(test)
 
 
+def test_a_client_that_leaves_at_the_streams_end_mark_had_all_of_it() -> None:
+    async def test() -> None:
+        async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            usage = json.dumps({"usage": {"prompt_tokens": len(IDS)}}).encode()
+            writer.write(head(200, "text/event-stream", "transfer-encoding: chunked"))
+            writer.write(chunk(b"data: " + usage + b"\n\ndata: [DONE]\n\n"))
+            await asyncio.sleep(60)
+
+        async with Engine(answer) as engine, Front(engine, timeouts=Timeouts()) as front:
+            async with await front.http.forward(CHAT, STREAM_BODY, input_ids=IDS) as reply:
+                assert (await anext(reply)).endswith(b"[DONE]\n\n")
+            await asyncio.wait_for(engine.asked[0].gone.wait(), 2)
+            assert (reply.ids, front.reasons("request")) == ("matched", ["ok"])
+
+    run(test)
+
+
 @pytest.mark.parametrize("answered", [True, False])
 def test_cancelling_the_task_closes_the_upstreams_connection(answered: bool) -> None:
     async def test() -> None:

@@ -291,10 +291,20 @@ def chunks_in_use(observed: Observed, namespace: str, name: str) -> frozenset[st
     """Of the admission's bundles, what pods of any TokTier have mounted or may be given again."""
     used: set[str] = set()
     for item in observed.list(TOKTIER, namespace):
-        rollout = Rollout.from_status((item.get("status") or {}).get("rollout"))
+        written = (item.get("status") or {}).get("rollout")
+        rollout = Rollout.from_status(written) if _names_admission(written, name) else None
         used |= rollout.config_maps if rollout is not None else set()
     for item in observed.list(STATEFUL_SET, namespace):
         for volume in item["spec"]["template"]["spec"].get("volumes") or ():
             sources = (volume.get("projected") or {}).get("sources") or ()
             used |= {each["configMap"]["name"] for each in sources if each.get("configMap")}
     return frozenset(chunk for chunk in used if names.is_bundle_chunk(name, chunk))
+
+
+def _names_admission(rollout: Any, name: str) -> bool:
+    """Whether that status.rollout is worth reading: every admission asks of every TokTier, and reading is slow."""
+    try:
+        parts = [rollout.get(part) or {} for part in ("stable", "target")]
+        return any(each.get("admission") == name for part in parts for each in part.get("tokenizers") or ())
+    except (AttributeError, TypeError):
+        return False  # nothing that could be read

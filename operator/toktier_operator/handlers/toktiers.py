@@ -35,7 +35,9 @@ from .tier_observed import admissions_of, set_seen, upstream_of
 
 REFUSED_AGAIN_S = 60.0
 """What the API server refused may be allowed later without any event that tells."""
-UPSTREAM_AGAIN_S = 30.0
+UPSTREAM_AGAIN_S = {False: 30.0, True: 120.0}
+"""Nobody tells of the endpoints of a Service that isn't ours: while it is not reachable, and while it is, whether there
+are any is looked at so often."""
 _WARNINGS = frozenset({"RollingBack", "Quarantined", "ApplyFailed", "SpecInvalid"})
 
 
@@ -96,7 +98,7 @@ class _Reconcile:
             decision.look_again_s if decision is not None else None,
             conditions.stuck_in_s(seen, replicas_of(spec), self.now),
             REFUSED_AGAIN_S if self.objects.failures else None,
-            UPSTREAM_AGAIN_S if upstream.reachable is False else None,
+            UPSTREAM_AGAIN_S[upstream.reachable] if upstream.reachable is not None else None,
         ]
         return min((each for each in waits if each is not None), default=None)
 
