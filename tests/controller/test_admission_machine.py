@@ -32,7 +32,7 @@ from toktier_operator.config import Config
 from toktier_operator.handlers.admissions import Admissions
 from toktier_operator.resources import names
 
-EXAMPLES = int(os.environ.get("TOKTIER_EXAMPLES", "1")) * 60
+EXAMPLES = max(1, round(float(os.environ.get("TOKTIER_EXAMPLES", "1")) * 60))
 NAMESPACE, NAME, UID = "n", "a", "uid-a"
 ME = [{"uid": UID}]
 
