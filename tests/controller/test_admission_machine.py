@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import os
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -31,8 +30,8 @@ from toktier_operator.cluster.observed import Observed, with_digest
 from toktier_operator.config import Config
 from toktier_operator.handlers.admissions import Admissions
 from toktier_operator.resources import names
+from workshop import examples
 
-EXAMPLES = max(1, round(float(os.environ.get("TOKTIER_EXAMPLES", "1")) * 60))
 NAMESPACE, NAME, UID = "n", "a", "uid-a"
 ME = [{"uid": UID}]
 
@@ -426,7 +425,7 @@ class AdmissionMachine(RuleBasedStateMachine):
 
 
 AdmissionMachine.TestCase.settings = settings(
-    max_examples=EXAMPLES,
+    max_examples=examples(60),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
