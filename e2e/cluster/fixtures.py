@@ -30,6 +30,8 @@ from onenode.place import VARIABLE, Place, sweep
 from onenode.processes import Processes
 
 IMAGE = "TOKTIER_E2E_IMAGE"
+DIRECT = "TOKTIER_E2E_DIRECT"
+"""1: addresses of the user's pods and Services are reached from here (a node, or a routed network)."""
 OWN_IMAGE = "toktier:dev"
 OUT = ROOT / "build"
 DUMPS = OUT / "e2e-dump"
