@@ -483,7 +483,7 @@ def applied(name: str) -> None:
 
 
 def test_an_operator_that_is_killed_again_and_again_converges() -> None:
-    kills(8)
+    kills(4)
 
 
 @pytest.mark.slow
