@@ -84,7 +84,7 @@ def installed(
     """The README's commands, run by a shell where the project's files are, with the image that was loaded."""
     if not cluster.direct:
         pytest.skip(
-            "these clients speak to Services and pods by their addresses, and have to be in the cluster's network"
+            "pods and Services must be reached by their addresses from here: TOKTIER_E2E_DIRECT=1 says they are"
         )
     if is_installed():
         return  # a kept cluster that has it already

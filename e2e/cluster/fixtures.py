@@ -109,7 +109,7 @@ def cluster(own_cluster: Cluster | None) -> Iterator[Kubernetes]:
     """The whole cluster: kubectl, helm, ways to its Services. Also KUBECONFIG of all commands from now on."""
     if own_cluster is None:
         on_path = all(map(shutil.which, ("kubectl", "helm")))
-        found = Kubernetes(Path(os.environ["KUBECONFIG"]), None if on_path else tools(), direct=False)
+        found = Kubernetes(Path(os.environ["KUBECONFIG"]), None if on_path else tools(), os.environ.get(DIRECT) == "1")
     else:
         found = own_cluster.kubernetes
     _running["cluster"] = found, own_cluster.processes if own_cluster else None
