@@ -207,6 +207,14 @@ class AdmissionStatus:
         """Of the object as the API server has it; nothing yet is all defaults. Raises `SpecError`."""
         return read(cls, body.get("status") or {}, "status")
 
+    @property
+    def upgrade_rejected(self) -> bool:
+        """Whether the newest verdict is a rejection, with something admitted before it."""
+        last, current = self.last_run, self.current
+        return (
+            last is not None and current is not None and last.verdict == Verdict.REJECTED and last.number > current.run
+        )
+
     def to_dict(self) -> dict[str, Any]:
         written = write(self)
         assert isinstance(written, dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 TRUE = "True"
@@ -20,6 +21,23 @@ class Condition:
     message: str = ""
     last_transition_time: str = ""
     observed_generation: int = 0
+
+
+Said = tuple[str, str, str]
+"""Status, reason, message."""
+
+
+def with_transitions(
+    before: Iterable[Condition], said: Mapping[str, Said], generation: int, now: str
+) -> tuple[Condition, ...]:
+    """What is said, by type; a condition's `lastTransitionTime` moves only with its status."""
+    known = {each.type: each for each in before}
+    conditions = []
+    for type_, (state, reason, message) in said.items():
+        old = known.get(type_)
+        since = old.last_transition_time if old is not None and old.status == state else ""
+        conditions.append(Condition(str(type_), state, str(reason), message, since or now, generation))
+    return tuple(conditions)
 
 
 class AdmissionCondition(enum.StrEnum):

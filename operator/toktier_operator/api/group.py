@@ -1,4 +1,4 @@
-"""Names that the operator, its manifests and its users share: group, kinds, labels, annotations."""
+"""Names that the operator, its manifests and its users share. Labels and names of objects are in `resources.names`."""
 
 from __future__ import annotations
 
@@ -29,19 +29,5 @@ class Resource:
 TOKENIZER_ADMISSION: Final = Resource("TokenizerAdmission", "tokenizeradmissions", "ta")
 TOKTIER: Final = Resource("TokTier", "toktiers", "tt")
 
-FIELD_MANAGER: Final = "toktier-operator"
-
-LABEL_NAME: Final = "app.kubernetes.io/name"
-LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
-LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
-LABEL_COMPONENT: Final = "app.kubernetes.io/component"
-LABEL_TOKTIER: Final = f"{GROUP}/toktier"
-LABEL_ADMISSION: Final = f"{GROUP}/admission"
-
-APP_NAME: Final = "toktier"
-MANAGED_BY: Final = "toktier-operator"
-COMPONENT_TIER: Final = "tier"
-COMPONENT_ADMISSION: Final = "admission"
-
-ANNOTATION_READMIT: Final = f"{GROUP}/readmit"
-"""On a TokenizerAdmission: any value that it didn't have before asks for a new run, whatever else is unchanged."""
+OPERATOR: Final = "toktier-operator"
+"""What the operator is called wherever it leaves its name: field manager, `managed-by`, component of Events."""

@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from ..api.group import OPERATOR
 from .errors import ClusterError, Conflict, Invalid, NotFound
 from .events import EventRecorder
 from .kinds import EVENT, Json, Jsons, Kind, kind_of
 from .observed import Observed, with_digest
 from .wire import Wire
 
-FIELD_MANAGER = "toktier-operator"
 REMEMBER_S = 600.0
 """How long `create_once` believes that what it made is still there."""
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -108,7 +108,7 @@ class Cluster:
         applied = await self._wire.ask(
             "PATCH",
             kind.path(metadata.get("namespace", ""), metadata["name"]),
-            query=[("fieldManager", FIELD_MANAGER), ("force", "true")],
+            query=[("fieldManager", OPERATOR), ("force", "true")],
             body=with_digest(manifest),
             content_type=APPLY,
         )
@@ -129,7 +129,7 @@ class Cluster:
         if observed is not None:
             metadata |= {key: observed["metadata"][key] for key in ("uid", "resourceVersion")}
         body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "status": status}
-        query = [("fieldManager", FIELD_MANAGER), ("force", "true")]
+        query = [("fieldManager", OPERATOR), ("force", "true")]
         try:
             now = await self._wire.ask(
                 "PATCH", kind.path(namespace, name, "status"), query=query, body=body, content_type=APPLY
@@ -160,7 +160,7 @@ class Cluster:
         """`Conflict` (reason AlreadyExists) if something of that name exists."""
         kind = kind_of(manifest)
         path = kind.path(manifest["metadata"].get("namespace", ""))
-        created = await self._wire.ask("POST", path, query=[("fieldManager", FIELD_MANAGER)], body=manifest)
+        created = await self._wire.ask("POST", path, query=[("fieldManager", OPERATOR)], body=manifest)
         self.observed.put(kind, created)
         return created
 

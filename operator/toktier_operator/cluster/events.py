@@ -11,11 +11,12 @@ import hashlib
 import time
 from dataclasses import dataclass
 
+from ..api.group import OPERATOR
+from ..api.times import rfc3339
 from .errors import Conflict, NotFound
 from .kinds import EVENT, Json
 from .wire import Wire
 
-COMPONENT = "toktier-operator"
 QUIET_S = 30.0
 MAX_KNOWN = 4096
 MAX_MESSAGE_CHARS = 1024
@@ -70,7 +71,7 @@ def event_of(about: Json, type_: str, reason: str, message: str, now: datetime.d
     metadata = about["metadata"]
     message = message[:MAX_MESSAGE_CHARS]
     said = "\0".join((str(metadata.get("uid", "")), type_, reason, message))
-    at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = rfc3339(now)
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -92,7 +93,7 @@ def event_of(about: Json, type_: str, reason: str, message: str, now: datetime.d
         "count": 1,
         "firstTimestamp": at,
         "lastTimestamp": at,
-        "source": {"component": COMPONENT},
-        "reportingComponent": COMPONENT,
-        "reportingInstance": COMPONENT,
+        "source": {"component": OPERATOR},
+        "reportingComponent": OPERATOR,
+        "reportingInstance": OPERATOR,
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..api import group
+
 Json = dict[str, Any]
 Jsons = list[Json]
 
@@ -32,8 +34,9 @@ class Kind:
         return "/".join(parts)
 
 
-TOKENIZER_ADMISSION = Kind("toktier.dev", "v1alpha1", "tokenizeradmissions", "TokenizerAdmission")
-TOKTIER = Kind("toktier.dev", "v1alpha1", "toktiers", "TokTier")
+TOKENIZER_ADMISSION, TOKTIER = (
+    Kind(group.GROUP, group.VERSION, each.plural, each.kind) for each in (group.TOKENIZER_ADMISSION, group.TOKTIER)
+)
 
 CONFIG_MAP = Kind("", "v1", "configmaps", "ConfigMap")
 SECRET = Kind("", "v1", "secrets", "Secret")

@@ -12,10 +12,11 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..api.group import GROUP
 from ..api.quantities import quantity
 from .kinds import Json, Jsons, Kind
 
-APPLIED = "toktier.dev/applied"
+APPLIED = f"{GROUP}/applied"
 """Annotation: digest of the manifest that the operator applied last."""
 MAX_GONE = 10_000
 

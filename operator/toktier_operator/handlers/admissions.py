@@ -16,6 +16,7 @@ from ..api.admission_spec import AdmissionSpec
 from ..api.admission_status import AdmissionStatus, DivergenceReport
 from ..api.rollout import Rollout
 from ..api.structure import SpecError, read
+from ..api.times import rfc3339
 from ..cluster.client import Cluster
 from ..cluster.errors import Conflict, Forbidden
 from ..cluster.kinds import (
@@ -34,10 +35,11 @@ from ..cluster.observed import Observed, needs_apply
 from ..config import Config
 from ..policies.admission import decide
 from ..policies.admission_conditions import invalid_spec
-from ..policies.admission_runs import Result, known_to, read_result, rfc3339, run_image, spec_digest
+from ..policies.admission_runs import Result, known_to, read_result, run_image, spec_digest
 from ..policies.admission_seen import Decision, JobSeen, Report, Seen
 from ..resources import names
 from ..resources.admission_job import Run, account_objects, admission_job
+from ..resources.owned import owned_by
 from .metrics import Metrics
 
 SOURCE_MISSING_S = 30.0
@@ -122,7 +124,7 @@ class Admissions:
             if number is None:
                 continue
             numbers.add(number)
-            if is_owned(item, uid):
+            if owned_by(item, uid):
                 results[number] = read_result(item, name, number)
         return Seen(
             name=name,
@@ -209,7 +211,7 @@ class Admissions:
         labels = f"{names.ADMISSION}={name}"
         for item in await cluster.list_metadata(CONFIG_MAP, namespace, labels):
             chunk = item["metadata"]["name"]
-            if chunk in decision.needed_chunks or not names.is_bundle_chunk(name, chunk) or not is_owned(item, uid):
+            if chunk in decision.needed_chunks or not names.is_bundle_chunk(name, chunk) or not owned_by(item, uid):
                 continue
             await cluster.delete(CONFIG_MAP, namespace, chunk, uid=item["metadata"]["uid"])
         self._swept[uid] = state
@@ -224,10 +226,6 @@ def status_of(body: Json) -> AdmissionStatus:
         return AdmissionStatus()
 
 
-def is_owned(item: Json, uid: str) -> bool:
-    return any(each.get("uid") == uid for each in item["metadata"].get("ownerReferences") or ())
-
-
 def job_seen(item: Json, uid: str) -> JobSeen:
     status = item.get("status") or {}
     started_at = str(status.get("startTime") or item["metadata"].get("creationTimestamp") or "")
@@ -237,7 +235,7 @@ def job_seen(item: Json, uid: str) -> JobSeen:
             state = "Succeeded" if condition["type"] == "Complete" else "Failed"
             reason, message = str(condition.get("reason") or ""), str(condition.get("message") or "")
             finished_at = str(status.get("completionTime") or condition.get("lastTransitionTime") or "")
-    return JobSeen(state, reason, message, started_at, finished_at, foreign=not is_owned(item, uid))
+    return JobSeen(state, reason, message, started_at, finished_at, foreign=not owned_by(item, uid))
 
 
 async def source_version(cluster: Cluster, observed: Observed, namespace: str, spec: AdmissionSpec) -> str | None:

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from ..api.times import instant
 from ..cluster.client import Cluster
 from ..cluster.kinds import CLUSTER_KOPF_PEERING, KOPF_PEERING
 from ..config import Config
@@ -48,9 +49,7 @@ def has_precedence(peers: Mapping[str, Any], identity: str, priority: int, now: 
 
 
 def _is_alive(peer: Mapping[str, Any], now: datetime.datetime) -> bool:
-    try:
-        seen = datetime.datetime.fromisoformat(str(peer["lastseen"]).replace("Z", "+00:00"))
-    except (KeyError, ValueError):
+    seen = instant(str(peer.get("lastseen")))
+    if seen is None:
         return True
-    seen = seen if seen.tzinfo is not None else seen.replace(tzinfo=datetime.UTC)
     return seen + datetime.timedelta(seconds=float(peer.get("lifetime") or 60)) > now

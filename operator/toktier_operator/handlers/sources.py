@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from ..api.group import OPERATOR
 from ..cluster.client import Cluster
 from ..cluster.errors import ClusterError
 from ..cluster.kinds import CONFIG_MAP, CONFIG_MAP_SOURCE, SECRET, SECRET_SOURCE, TOKENIZER_ADMISSION
@@ -17,7 +18,7 @@ from ..resources import names
 from .queue import Key, WorkQueue
 
 POLL_S = 10.0
-OTHERS = f"{names.MANAGED_BY}!={names.OPERATOR_MANAGER}"
+OTHERS = f"{names.MANAGED_BY}!={OPERATOR}"
 log = logging.getLogger("toktier.operator")
 
 Users = Mapping[tuple[str, str], set[str]]

@@ -6,7 +6,7 @@ Guarantee: an object that isn't this TokTier's own is neither changed nor delete
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Container
 
 from ..cluster.client import Cluster
 from ..cluster.errors import Conflict, Forbidden, Invalid, NotFound
@@ -76,9 +76,9 @@ class Objects:
     async def ensure_peers(self) -> None:
         await self._cluster.create_once(peers_secret(self._owner, secrets.token_urlsafe(TOKEN_BYTES)))
 
-    async def prune_optional(self, unwanted: Iterable[str]) -> None:
-        """Objects of kinds that the spec doesn't ask for any more."""
-        for kind in (OPTIONAL[each] for each in unwanted):
+    async def prune_optional(self, wanted: Container[str]) -> None:
+        """Objects of optional kinds that aren't among `wanted`: the spec doesn't ask for them any more."""
+        for kind in (kind for name, kind in OPTIONAL.items() if name not in wanted):
             await self._delete(self._observed.get(kind, self._owner.namespace, self._owner.name))
 
     async def prune_settings(self, keep: str) -> None:

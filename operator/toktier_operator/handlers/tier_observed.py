@@ -17,6 +17,7 @@ from ..cluster.kinds import ENDPOINT_SLICE, TOKENIZER_ADMISSION, Json
 from ..cluster.observed import Observed
 from ..policies.conditions import Upstream
 from ..policies.rollout import PodSeen, SetSeen
+from ..resources.owned import owned_by
 from ..resources.pods import ADMISSIONS
 from ..resources.stateful_set import TEMPLATE
 
@@ -42,7 +43,7 @@ def set_seen(item: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) 
         return None
     metadata, status = item["metadata"], item.get("status") or {}
     revision = status.get("updateRevision", "")
-    seen = [_pod(pod, metadata["name"], revision) for pod in pods if _belongs(pod, metadata.get("uid"))]
+    seen = [_pod(pod, metadata["name"], revision) for pod in pods if owned_by(pod, metadata.get("uid"))]
     return SetSeen(
         template=(metadata.get("annotations") or {}).get(TEMPLATE, ""),
         current=status.get("observedGeneration", 0) >= metadata.get("generation", 1),
@@ -52,10 +53,6 @@ def set_seen(item: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]]) 
         ready=status.get("readyReplicas", 0),
         pods=tuple(sorted((each for each in seen if each is not None), key=lambda pod: pod.ordinal)),
     )
-
-
-def _belongs(pod: Mapping[str, Any], uid: object) -> bool:
-    return any(each.get("uid") == uid for each in pod["metadata"].get("ownerReferences") or ())
 
 
 def _pod(pod: Mapping[str, Any], set_name: str, revision: str) -> PodSeen | None:

@@ -29,7 +29,7 @@ from ..policies.rollout import Decision, Facts, SetSeen, decide
 from ..resources import messages, names
 from ..resources.owned import Owner
 from ..resources.stateful_set import replicas_of, stateful_set
-from ..resources.toktier import Made, optional, surroundings
+from ..resources.toktier import Made, surroundings
 from .tier_objects import Objects
 from .tier_observed import admissions_of, set_seen, upstream_of
 
@@ -157,7 +157,8 @@ class _Reconcile:
             await self._patch({**(self.body.get("status") or {}), "rollout": rollout.to_status()})
 
     async def _bring_about(self, spec: TokTierSpec, decision: Decision | None) -> None:
-        for manifest in surroundings(self.owner, spec):
+        manifests = surroundings(self.owner, spec)
+        for manifest in manifests:
             await self.objects.apply(manifest)
         await self.objects.ensure_peers()
         if decision is not None:
@@ -167,8 +168,7 @@ class _Reconcile:
                 await self.objects.apply(pods)
             if decision.complete and decision.rollout.stage is Stage.STEADY:
                 await self.objects.prune_settings(made.settings["metadata"]["name"])
-        wanted = optional(self.owner, spec)
-        await self.objects.prune_optional(kind for kind, manifest in wanted.items() if manifest is None)
+        await self.objects.prune_optional({manifest["kind"] for manifest in manifests})
 
     async def _write(self, status: TokTierStatus) -> bool:
         return await self._patch(status.to_dict())

@@ -32,9 +32,10 @@ from ..api.admission_status import (
     Verdict,
 )
 from ..api.conditions import Trigger
+from ..api.times import instant, rfc3339
 from ..resources import names
 from .admission_conditions import conditions_of, phase_of
-from .admission_runs import Result, finished_of, history_with, instant, rfc3339, snapshot_of
+from .admission_runs import Result, finished_of, history_with, snapshot_of
 from .admission_seen import Decision, Happening, Seen
 
 FIRST_RETRY_S = 15.0

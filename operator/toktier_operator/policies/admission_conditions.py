@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from ..api.admission_spec import AdmissionSpec, OnRejected
 from ..api.admission_status import AdmissionStatus, Outcome, Phase, Verdict
-from ..api.conditions import FALSE, TRUE, UNKNOWN, AdmissionCondition, AdmissionReason, Condition
-
-Said = tuple[str, str, str]
-"""Status, reason, message."""
+from ..api.conditions import (
+    FALSE,
+    TRUE,
+    UNKNOWN,
+    AdmissionCondition,
+    AdmissionReason,
+    Condition,
+    Said,
+    with_transitions,
+)
 
 
 def phase_of(status: AdmissionStatus, spec: AdmissionSpec) -> Phase:
@@ -37,7 +43,7 @@ def conditions_of(
     image: str,
     now: str,
 ) -> tuple[Condition, ...]:
-    said = {
+    said: dict[str, Said] = {
         AdmissionCondition.ADMITTED: _admitted(status, spec),
         AdmissionCondition.UP_TO_DATE: _up_to_date(status, spec, source_version, spec_digest, image),
         AdmissionCondition.QUARANTINED: _quarantined(status),
@@ -54,26 +60,8 @@ def invalid_spec(status: AdmissionStatus, problem: str, generation: int, now: st
     return with_transitions(status.conditions, said, generation, now)
 
 
-def with_transitions(
-    before: tuple[Condition, ...], said: dict[str, Said] | dict[AdmissionCondition, Said], generation: int, now: str
-) -> tuple[Condition, ...]:
-    known = {each.type: each for each in before}
-    conditions = []
-    for type_, (state, reason, message) in said.items():
-        old = known.get(type_)
-        since = old.last_transition_time if old is not None and old.status == state else ""
-        conditions.append(Condition(str(type_), state, str(reason), message, since or now, generation))
-    return tuple(conditions)
-
-
 def _held_back(status: AdmissionStatus, spec: AdmissionSpec) -> bool:
-    return _upgrade_rejected(status) and spec.upgrade.on_rejected is OnRejected.REFERENCE_ONLY
-
-
-def _upgrade_rejected(status: AdmissionStatus) -> bool:
-    """Whether the newest verdict is a rejection, with something admitted before it."""
-    last, current = status.last_run, status.current
-    return last is not None and current is not None and last.verdict == Verdict.REJECTED and last.number > current.run
+    return status.upgrade_rejected and spec.upgrade.on_rejected is OnRejected.REFERENCE_ONLY
 
 
 def _admitted(status: AdmissionStatus, spec: AdmissionSpec) -> Said:

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from ..api.admission_spec import AdmissionSpec
@@ -215,16 +214,3 @@ def spec_digest(body: Mapping[str, Any]) -> str:
 
 def run_image(spec: AdmissionSpec, operator_image: str) -> str:
     return spec.job.image or operator_image
-
-
-def rfc3339(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def instant(text: str) -> datetime | None:
-    """None for what isn't a time."""
-    try:
-        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)

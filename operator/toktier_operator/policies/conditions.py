@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from ..api.admission_status import AdmissionStatus, Verdict
-from ..api.conditions import FALSE, TRUE, UNKNOWN, Condition, TierCondition, TierReason
+from ..api.conditions import FALSE, TRUE, UNKNOWN, Condition, TierCondition, TierReason, with_transitions
 from ..api.rollout import Composition, Served, Stage
+from ..api.times import rfc3339
 from ..api.toktier_spec import TokTierSpec
 from ..api.toktier_status import ServedSnapshot, SnapshotState, TokTierStatus
 from .rollout import STUCK_S, Decision, SetSeen
@@ -87,18 +88,6 @@ def refused_status(before: TokTierStatus, generation: int, problem: str, now: da
     changed = _with_times({TierCondition.DEGRADED: word}, before.conditions, generation, now)
     others = tuple(each for each in before.conditions if each.type != TierCondition.DEGRADED)
     return replace(before, observed_generation=generation, conditions=others + changed)
-
-
-def rejected_upgrades(admissions: Mapping[str, AdmissionStatus]) -> list[str]:
-    """Admissions whose last run rejected something newer than what serves."""
-    return [
-        name
-        for name, status in sorted(admissions.items())
-        if status.current is not None
-        and status.last_run is not None
-        and status.last_run.verdict == Verdict.REJECTED
-        and status.last_run.number > status.current.run
-    ]
 
 
 def stuck_in_s(seen: SetSeen | None, replicas: int, now: datetime) -> float | None:
@@ -174,7 +163,7 @@ def _degraded(situation: Situation, before: Sequence[Condition]) -> Word:
     if late:
         message = f"not ready for {STUCK_S:.0f} s and more: {', '.join(f'pod {each}' for each in late)}"
         return Word(TRUE, TierReason.PODS_FAILING, message)
-    rejected = rejected_upgrades(situation.admissions)
+    rejected = [name for name, status in sorted(situation.admissions.items()) if status.upgrade_rejected]
     if rejected:
         message = f"{', '.join(rejected)}: a newer snapshot was rejected, the one before goes on serving"
         return Word(TRUE, TierReason.UPGRADE_REJECTED, message)
@@ -224,15 +213,8 @@ def _messages(problems: Sequence[Problem]) -> str:
 def _with_times(
     words: Mapping[TierCondition, Word], before: Sequence[Condition], generation: int, now: datetime
 ) -> tuple[Condition, ...]:
-    known = {each.type: each for each in before}
-    moment = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    found = []
-    for kind, word in words.items():
-        old = known.get(kind.value)
-        since = old.last_transition_time if old is not None and old.status == word.status else ""
-        message = word.message[:MAX_MESSAGE_CHARS]
-        found.append(Condition(kind.value, word.status, word.reason.value, message, since or moment, generation))
-    return tuple(found)
+    said = {kind.value: (word.status, word.reason, word.message[:MAX_MESSAGE_CHARS]) for kind, word in words.items()}
+    return with_transitions(before, said, generation, rfc3339(now))
 
 
 def _snapshots(situation: Situation) -> tuple[ServedSnapshot, ...]:

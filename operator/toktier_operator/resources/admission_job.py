@@ -14,12 +14,12 @@ from typing import Any
 from ..api.admission_spec import AdmissionSpec, Source
 from ..api.references import Resources
 from . import names
+from .restricted import restricted_container, restricted_pod
 
 Json = dict[str, Any]
 REQUEST_VARIABLE = "TOKTIER_ADMISSION_REQUEST"
 SOURCE, PREVIOUS, CORPORA, WORK = "/source", "/previous", "/corpora", "/work"
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
-USER = 65532
 BACKOFF_LIMIT = 2
 CAMPAIGN_REQUESTS = {"cpu": "500m", "memory": "1Gi"}
 PUBLISH_RESOURCES = {"requests": {"cpu": "10m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
@@ -161,11 +161,7 @@ def _pod(body: Mapping[str, Any], spec: AdmissionSpec, run: Run) -> Json:
         "image": run.image,
         "imagePullPolicy": job.image_pull_policy or run.pull_policy,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": restricted_container(),
     }
     environment = [{"name": REQUEST_VARIABLE, "value": request}, {"name": "HOME", "value": "/tmp"}]
     scratch = [{"name": "work", "mountPath": WORK}, {"name": "tmp", "mountPath": "/tmp"}]
@@ -174,13 +170,7 @@ def _pod(body: Mapping[str, Any], spec: AdmissionSpec, run: Run) -> Json:
         "serviceAccountName": names.admission_account(body["metadata"]["name"]),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": restricted_pod(),
         "initContainers": [
             {
                 "name": "campaign",

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import re
 
-GROUP = "toktier.dev"
-API_VERSION = f"{GROUP}/v1alpha1"
+from ..api.group import GROUP, OPERATOR
 
-OPERATOR_MANAGER = "toktier-operator"
-JOB_MANAGER = "toktier-admission"
-POD_MANAGER = "toktier-tier"
-
-APPLIED = f"{GROUP}/applied"
-"""Annotation: digest of the manifest that the operator applied last."""
 READMIT = f"{GROUP}/readmit"
 """Annotation of a TokenizerAdmission: any new value asks for a run."""
 
@@ -21,7 +14,7 @@ ADMISSION = f"{GROUP}/admission"
 RUN = f"{GROUP}/run"
 """Label of a Job: the number of its run."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
-SELECTOR = f"{MANAGED_BY}={OPERATOR_MANAGER}"
+SELECTOR = f"{MANAGED_BY}={OPERATOR}"
 """Label selector of everything that the operator or a Job of it made."""
 
 BUNDLE = f"{GROUP}/bundle"
@@ -35,7 +28,7 @@ TOKEN_KEY = "token"
 
 
 def tier_labels(toktier: str) -> dict[str, str]:
-    return {**tier_selector(toktier), MANAGED_BY: OPERATOR_MANAGER, TOKTIER: toktier}
+    return {**tier_selector(toktier), MANAGED_BY: OPERATOR, TOKTIER: toktier}
 
 
 def tier_selector(toktier: str) -> dict[str, str]:
@@ -52,7 +45,7 @@ def admission_labels(admission: str) -> dict[str, str]:
         "app.kubernetes.io/name": "toktier",
         "app.kubernetes.io/instance": admission,
         "app.kubernetes.io/component": "admission",
-        MANAGED_BY: OPERATOR_MANAGER,
+        MANAGED_BY: OPERATOR,
         ADMISSION: admission,
     }
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..api.group import API_VERSION, TOKTIER
 from . import names
 
 Json = dict[str, Any]
@@ -34,8 +35,8 @@ class Owner:
             "labels": names.tier_labels(self.name),
             "ownerReferences": [
                 {
-                    "apiVersion": names.API_VERSION,
-                    "kind": "TokTier",
+                    "apiVersion": API_VERSION,
+                    "kind": TOKTIER.kind,
                     "name": self.name,
                     "uid": self.uid,
                     "controller": True,
@@ -48,7 +49,12 @@ class Owner:
         return {"apiVersion": api_version, "kind": kind, "metadata": metadata}
 
     def owns(self, item: Mapping[str, Any]) -> bool:
-        return any(each.get("uid") == self.uid for each in item["metadata"].get("ownerReferences") or ())
+        return owned_by(item, self.uid)
+
+
+def owned_by(item: Mapping[str, Any], uid: object) -> bool:
+    """Whether an owner of `item` is the object of that uid, and no namesake."""
+    return any(each.get("uid") == uid for each in item["metadata"].get("ownerReferences") or ())
 
 
 def digest(value: object) -> str:

@@ -6,16 +6,17 @@ import copy
 import json
 import math
 
+from ..api.group import GROUP
 from ..api.rollout import Composition
 from ..api.toktier_spec import GpuMode, SpreadMode, TokTierSpec
 from . import names, paths
 from .owned import Json, Owner
+from .restricted import restricted_container, restricted_pod
 from .volumes import Volumes, pod_volumes
 
-ADMISSIONS = f"{names.GROUP}/admissions"
+ADMISSIONS = f"{GROUP}/admissions"
 """Annotation of a pod: the admission ids that it was made with, by commas."""
 
-USER = 65_532
 STOP_S, MARGIN_S = 15.0, 5.0
 """How long a pod's servers may take to end once sessions are handed over, and some more."""
 STARTUP_S, EVERY_S = 600, 2
@@ -31,13 +32,7 @@ def pod_template(
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": math.ceil(spec.drain.hand_over_s + spec.drain.linger_s + STOP_S + MARGIN_S),
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": restricted_pod(),
         "initContainers": [_snapshots(spec, composition, volumes, pull_policy)],
         "containers": [_tier(spec, composition, volumes, pull_policy)],
         "volumes": volumes.volumes,
@@ -75,7 +70,7 @@ def _snapshots(spec: TokTierSpec, composition: Composition, volumes: Volumes, pu
         "args": ["snapshots", "unpack", paths.BUNDLES, paths.SNAPSHOTS],
         "env": [{"name": "TOKTIER_BUNDLES", "value": json.dumps(bundles, sort_keys=True)}],
         "resources": _resources(spec, gpu=False),
-        "securityContext": _restricted(),
+        "securityContext": restricted_container(),
         "volumeMounts": volumes.snapshots,
     }
 
@@ -98,7 +93,7 @@ def _tier(spec: TokTierSpec, composition: Composition, volumes: Volumes, pull_po
             *(dict(each) for each in spec.pod_template.env),
         ],
         "resources": _resources(spec, gpu=True),
-        "securityContext": _restricted(),
+        "securityContext": restricted_container(),
         "startupProbe": _probe(spec, "/health", failures=STARTUP_S // EVERY_S),
         "livenessProbe": _probe(spec, "/health", failures=6, every_s=10, timeout_s=5),
         "readinessProbe": _probe(spec, "/ready", failures=3, timeout_s=5),
@@ -108,14 +103,6 @@ def _tier(spec: TokTierSpec, composition: Composition, volumes: Volumes, pull_po
 
 def _from_pod(name: str, path: str) -> Json:
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
-
-
-def _restricted() -> Json:
-    return {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
 
 
 def _probe(spec: TokTierSpec, path: str, *, failures: int, every_s: int = EVERY_S, timeout_s: int = 3) -> Json:

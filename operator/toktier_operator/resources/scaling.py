@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..api.group import API_VERSION, TOKTIER
 from ..api.toktier_spec import TokTierSpec
 from . import names
 from .owned import Json, Owner
@@ -33,7 +34,7 @@ def autoscaler(owner: Owner, spec: TokTierSpec) -> Json | None:
         metrics.append({"type": "Resource", "resource": {"name": "cpu", "target": target_cpu}})
     return owner.manifest("autoscaling/v2", "HorizontalPodAutoscaler", owner.name) | {
         "spec": {
-            "scaleTargetRef": {"apiVersion": names.API_VERSION, "kind": "TokTier", "name": owner.name},
+            "scaleTargetRef": {"apiVersion": API_VERSION, "kind": TOKTIER.kind, "name": owner.name},
             "minReplicas": scaling.min_replicas,
             "maxReplicas": scaling.max_replicas,
             "metrics": metrics,

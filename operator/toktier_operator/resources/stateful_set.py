@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ..api.group import GROUP
 from ..api.toktier_spec import TokTierSpec
 from . import names
 from .owned import Json, Owner, digest
 
-TEMPLATE = f"{names.GROUP}/template"
+TEMPLATE = f"{GROUP}/template"
 """Annotation: digest of the pods' template that was applied last, whatever the API server made of it."""
 
 REVISIONS = 3
