@@ -9,8 +9,8 @@ from .admission.campaign import admit
 from .admission.compiled import CompiledSnapshot, Verdict, load, save
 from .core.boundaries import no_rule
 from .core.errors import StateCorrupt, StateError
-from .core.snapshot import SpecialTokenPolicy, parse_snapshot
-from .encoders.reference import REFERENCE_VERSION, Reference
+from .core.snapshot import SpecialTokenPolicy
+from .encoders.reference import Reference, open_reference
 from .settings import ADMIT, REFERENCE, REFUSE
 from .sources import default_cache_dir, load_source
 from .tokenizer import TierTokenizer, check_fit
@@ -34,11 +34,6 @@ def open_tokenizer(
     """
     reference = open_reference(load_source(str(source)).data, policy)
     return open_snapshot(reference, compiled_dir=compiled_dir, budget_s=budget_s, seed=seed, workers=workers)
-
-
-def open_reference(data: bytes, policy: SpecialTokenPolicy) -> Reference:
-    """Of a tokenizer.json. Raises the coded errors of `core.snapshot` and the reference."""
-    return Reference(parse_snapshot(data, reference_version=REFERENCE_VERSION, policy=policy))
 
 
 def open_snapshot(

@@ -26,9 +26,9 @@ from .admission.compiled import Verdict, save
 from .admission.report import Report
 from .core.boundaries import BoundaryRule
 from .core.errors import InvalidRequest, TierError
-from .core.snapshot import Snapshot, SpecialTokenPolicy, parse_snapshot
+from .core.snapshot import Snapshot, SpecialTokenPolicy
 from .encoders.candidates import CANDIDATES
-from .encoders.reference import REFERENCE_VERSION, Reference
+from .encoders.reference import Reference, open_reference
 from .settings import load_settings
 from .sources import default_cache_dir, load_source
 
@@ -108,9 +108,7 @@ def _seconds(text: str) -> float:
 
 
 def _open(arguments: argparse.Namespace) -> Reference:
-    data = load_source(arguments.source).data
-    snapshot = parse_snapshot(data, reference_version=REFERENCE_VERSION, policy=SpecialTokenPolicy(arguments.policy))
-    return Reference(snapshot)
+    return open_reference(load_source(arguments.source).data, SpecialTokenPolicy(arguments.policy))
 
 
 # --- explain --------------------------------------------------------------------------------------------------

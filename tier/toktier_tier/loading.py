@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .app import open_reference, open_snapshot
+from .app import open_snapshot
 from .core.errors import InvalidRequest, InvalidTokenizer, StateCorrupt
 from .core.snapshot import SpecialTokenPolicy
-from .encoders.reference import Reference
+from .encoders.reference import Reference, open_reference
 from .engine.chat_files import load_chat_template
 from .engine.chat_template import ChatRenderer, Server
 from .findings import Findings

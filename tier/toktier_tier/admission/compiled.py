@@ -10,7 +10,6 @@ import base64
 import dataclasses
 import hashlib
 import json
-import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ import numpy as np
 from ..core.boundaries import BoundaryRule, StageSummary, seal
 from ..core.classes import Bools, Ranges, Settled, points_of
 from ..core.errors import StateCorrupt
+from ..sources.cache import write_by_rename
 
 COMPILED_FORMAT = "toktier-compiled/1"
 DERIVER_VERSION = 2
@@ -231,8 +231,8 @@ def save(compiled: CompiledSnapshot, directory: Path) -> Path:
     digest = hashlib.sha256(data).hexdigest()
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{digest}.compiled.json"
-    _write(path, data)
-    _write(directory / f"{compiled.fingerprint}.ref", digest.encode())
+    write_by_rename(path, data)
+    write_by_rename(directory / f"{compiled.fingerprint}.ref", digest.encode())
     return path
 
 
@@ -249,12 +249,6 @@ def load(directory: Path, fingerprint: str) -> CompiledSnapshot | None:
     if compiled.fingerprint != fingerprint:
         raise StateCorrupt("compiled.fingerprint", "the file is another snapshot's")
     return compiled
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(data)
-    temporary.replace(path)
 
 
 def _pack(data: bytes) -> str:

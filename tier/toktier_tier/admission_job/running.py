@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime
 import json
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +19,11 @@ from typing import Any
 
 from ..admission.campaign import admit
 from ..core.errors import InvalidRequest, TierError
-from ..core.snapshot import SpecialTokenPolicy, parse_snapshot
+from ..core.snapshot import SpecialTokenPolicy
 from ..encoders.candidates import CANDIDATES
-from ..encoders.reference import REFERENCE_VERSION, Reference
+from ..encoders.reference import REFERENCE_VERSION, Reference, open_reference
 from ..sources import TokenizerFiles, load_files
+from ..sources.cache import write_by_rename
 from .bundle import REPORT, bundle_files, joined, pack, tokenizer_files, unpack
 from .diff import SnapshotDiff, compare
 from .request import AdmissionRequest
@@ -61,10 +61,10 @@ def run(request: AdmissionRequest, work: Path) -> dict[str, Any]:
     for stale in (RESULT, REPORT, BUNDLE):
         (work / stale).unlink(missing_ok=True)
     if found.bundle is not None:
-        _write(work / BUNDLE, found.bundle)
+        write_by_rename(work / BUNDLE, found.bundle)
     if found.report is not None:
-        _write(work / REPORT, found.report.encode())
-    _write(work / RESULT, json.dumps(result, indent=1, sort_keys=True).encode())
+        write_by_rename(work / REPORT, found.report.encode())
+    write_by_rename(work / RESULT, json.dumps(result, indent=1, sort_keys=True).encode())
     log.info("run %s: %s %s", request.id, result["outcome"], result["verdict"])
     return result
 
@@ -83,7 +83,7 @@ def _run(request: AdmissionRequest) -> _Found:
     ):
         return _Found("Unchanged", rest)
     corpus = _corpus(request.corpora)
-    reference = _reference(files, request.policy)
+    reference = open_reference(files.tokenizer, request.policy)
     admission = admit(
         reference,
         budget_s=request.budget_s,
@@ -119,10 +119,6 @@ def _load(request: AdmissionRequest) -> TokenizerFiles:
     return load_files(request.source_path or request.source_spec)
 
 
-def _reference(files: TokenizerFiles, policy: SpecialTokenPolicy) -> Reference:
-    return Reference(parse_snapshot(files.tokenizer, reference_version=REFERENCE_VERSION, policy=policy))
-
-
 def _corpus(folders: Sequence[Path]) -> list[str]:
     """The texts of `*.txt` in the folders, in the order of their names; empty ones are left out."""
     texts: list[str] = []
@@ -149,7 +145,7 @@ def _diff(
     try:
         content = unpack(joined(request.previous))
         old = tokenizer_files(content, "previous")
-        before = _reference(old, SpecialTokenPolicy(json.loads(content[REPORT])["snapshot"]["policy"]))
+        before = open_reference(old.tokenizer, SpecialTokenPolicy(json.loads(content[REPORT])["snapshot"]["policy"]))
         changed = [
             name
             for name in sorted(old.files.keys() | files.files.keys())
@@ -177,9 +173,3 @@ class _Told:
 
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(data)
-    temporary.replace(path)

@@ -20,7 +20,7 @@ from ..core.added_tokens import AddedToken, CharacterTests
 from ..core.classes import CODE_POINTS, Bools, is_scalar
 from ..core.errors import InvalidPattern, InvalidText, InvalidTokenizer, UnsupportedTokenizer
 from ..core.pipeline import Position
-from ..core.snapshot import Snapshot, SpecialTokenPolicy
+from ..core.snapshot import Snapshot, SpecialTokenPolicy, parse_snapshot
 from ..ports import Ids
 
 REFERENCE_VERSION = f"tokenizers=={metadata.version('tokenizers')}"
@@ -189,6 +189,11 @@ class Reference:
         if len(common) != 1:
             raise UnsupportedTokenizer("tokenizer.template", "the post-processor isn't fixed tokens around the text")
         return common.pop()
+
+
+def open_reference(data: bytes, policy: SpecialTokenPolicy) -> Reference:
+    """Of a tokenizer.json. Raises the coded errors of `core.snapshot` and of this module."""
+    return Reference(parse_snapshot(data, reference_version=REFERENCE_VERSION, policy=policy))
 
 
 def pieces_of(reference: Reference) -> Callable[[str, Position], list[Any]]:

@@ -35,6 +35,7 @@ def store_tokenizer(data: bytes, *, cache_dir: Path | None = None) -> Path:
     """Put `data` into the cache under its digest, by rename; returns its path."""
     path = tokenizer_path(digest_of(data), cache_dir=cache_dir)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_by_rename(path, data)
     except OSError as error:
         raise SourceUnavailable("source.cache_failed", f"can't write {path}: {error.strerror}") from error
@@ -42,7 +43,7 @@ def store_tokenizer(data: bytes, *, cache_dir: Path | None = None) -> Path:
 
 
 def write_by_rename(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Into a folder that is there."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as temporary:
         try:
             temporary.write(data)

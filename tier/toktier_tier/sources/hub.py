@@ -101,7 +101,9 @@ class _Repository:
                 return read_file(path)
         data = fetch(f"{address}/{commit}/{quote(name)}", headers)
         with contextlib.suppress(OSError):  # a pod has nowhere to keep it
-            write_by_rename(self._own() / "snapshots" / commit / name, data)
+            kept = self._own() / "snapshots" / commit / name
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_by_rename(kept, data)
         return data
 
     def _roots(self) -> Iterator[Path]:
