@@ -11,7 +11,6 @@ import gzip
 import json
 import random
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -27,22 +26,21 @@ from catalog import path_of
 from installing import IMAGE, OPERATOR_NAMESPACE, ROOT, install, is_installed, readme_commands
 from kube import (
     Json,
-    Refused,
     admitted,
     apply,
     cluster_ip,
     condition,
     events,
     get,
+    helm,
     items,
     kubectl,
     pods,
     rolled_out,
-    run,
     until,
 )
 from onenode.cluster import Cluster
-from onenode.kubernetes import Kubernetes
+from onenode.kubernetes import CommandFailed, Kubernetes
 from toktier_tier.client import TierClient
 from toktier_tier.core.snapshot import parse_snapshot
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
@@ -179,8 +177,7 @@ def test_pods_have_no_rights_that_they_do_not_need() -> None:
 
 
 def may(who: str, verb: str, what: str, namespace: str) -> bool:
-    command = ["kubectl", "auth", "can-i", verb, what, who, "--namespace", namespace]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    answer = kubectl("auth", "can-i", verb, what, who, "--namespace", namespace, check=False).strip()
     assert answer in ("yes", "no"), answer
     return answer == "yes"
 
@@ -224,7 +221,7 @@ class watching:
         while not self._ended.wait(0.3):
             try:
                 look()
-            except Refused:
+            except CommandFailed:
                 continue
 
     def __enter__(self) -> None:
@@ -289,11 +286,11 @@ def test_an_upgrade_of_the_chart_admits_anew_and_rolls_without_a_failed_request(
     chart = ["toktier-operator", str(ROOT / "helm" / "toktier-operator"), "--namespace", OPERATOR_NAMESPACE]
     given = ["--set", "image.tag=0.1.1", "--set", f"tests.toktier={TOKTIER}", "--set", f"tests.namespace={NAMESPACE}"]
     with traffic(old=GENUINE.read_bytes(), new=upgraded("function")).running() as seen:
-        run("helm", "upgrade", *chart, "--reuse-values", "--wait", *given)
+        helm("upgrade", *chart, "--reuse-values", "--wait", *given)
         until(lambda: images() == {f"{IMAGE}:0.1.1"}, 300, "pods of the new image")
         rolled_out(TOKTIER, NAMESPACE, id_=before)
     assert seen.clean(), (seen.failures[:5], seen.wrong[:5])
-    told = run("helm", "test", "toktier-operator", "--namespace", OPERATOR_NAMESPACE, "--logs", within_s=300)
+    told = helm("test", "toktier-operator", "--namespace", OPERATOR_NAMESPACE, "--logs", within_s=300)
     assert "Succeeded" in told
 
 

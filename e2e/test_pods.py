@@ -12,7 +12,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from catalog import path_of
+from onenode.api_tier import free_ports
 from servers import TEMPLATE, rendered
 from toktier_tier.admission.compiled import save
 from toktier_tier.client import AsyncSession, AsyncTierClient
@@ -47,16 +47,6 @@ UNANSWERED = frozenset({"grpc.unavailable", "grpc.deadline_exceeded", "grpc.canc
 FULL_DISK = "mount -t tmpfs -o size=64k none {0} && (cat /dev/zero > {0}/filler; true) 2>/dev/null && exec {1}"
 
 pytestmark = pytest.mark.timeout(600)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Pod:

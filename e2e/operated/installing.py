@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from kube import run
+from kube import helm
 from onenode.cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def operator_command() -> str:
 
 def is_installed() -> bool:
     """As in a kept cluster, or by a test before."""
-    return "toktier-operator" in run("helm", "list", "--namespace", OPERATOR_NAMESPACE, "--short")
+    return "toktier-operator" in helm("list", "--namespace", OPERATOR_NAMESPACE, "--short")
 
 
 def install(commands: str, folder: Path, image: str, own_cluster: Cluster | None) -> str:

@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from onenode.kubernetes import CommandFailed, Kubernetes
 
 Json = dict[str, Any]
 
 
-class Refused(Exception):
-    """kubectl or helm ended with an error; the text is what it said."""
+WITHIN_S = 180.0
 
 
-def run(*command: str, stdin: str | None = None, within_s: float = 180.0) -> str:
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=within_s, check=False)
-    if done.returncode:
-        raise Refused(f"{' '.join(command[:4])}: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
+def _cluster() -> Kubernetes:
+    """The one of the environment, as the fixture `cluster` leaves it."""
+    return Kubernetes(Path(os.environ["KUBECONFIG"]), tools=None, direct=True)
 
 
-def kubectl(*arguments: str, stdin: str | None = None, within_s: float = 180.0) -> str:
-    return run("kubectl", *arguments, stdin=stdin, within_s=within_s)
+def kubectl(*arguments: str, stdin: str | None = None, check: bool = True, within_s: float = WITHIN_S) -> str:
+    return _cluster().kubectl(*arguments, stdin=stdin, check=check, within_s=within_s)
+
+
+def helm(*arguments: str, within_s: float = WITHIN_S) -> str:
+    return _cluster().helm(*arguments, within_s=within_s)
 
 
 def apply(*manifests: Json, namespace: str) -> None:
-    document = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
-    kubectl("apply", "--namespace", namespace, "--filename", "-", stdin=json.dumps(document))
+    _cluster().apply(*manifests, namespace=namespace)
 
 
 def get(kind: str, name: str, namespace: str) -> Json | None:
     try:
         found: Json = json.loads(kubectl("get", kind, name, "--namespace", namespace, "--output", "json"))
-    except Refused as error:
+    except CommandFailed as error:
         if "NotFound" in str(error):
             return None
         raise
@@ -59,7 +62,7 @@ def until(look: Callable[[], Any], within_s: float, what: str) -> Any:
     while True:
         try:
             found = look()
-        except Refused as error:
+        except CommandFailed as error:
             if time.monotonic() > deadline:
                 raise AssertionError(f"not within {within_s} s: {what}: {error}") from error
             found = None

@@ -62,13 +62,6 @@ class Traffic:
                 thread.join(2 * CALL_S)
             assert not any(thread.is_alive() for thread in self._threads), "a client waits for ever"
 
-    def wait_for(self, more: int, within_s: float = 60.0) -> None:
-        """Until so many more requests have been answered."""
-        until, want = time.monotonic() + within_s, sum(self.seen.answers.values()) + more
-        while sum(self.seen.answers.values()) < want:
-            assert time.monotonic() < until, self.seen
-            time.sleep(0.05)
-
     def _agent(self, number: int) -> None:
         chooser = random.Random(number)
         name, text, session = f"agent-{number}", "", None
