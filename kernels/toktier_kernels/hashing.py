@@ -19,6 +19,7 @@ U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 
 MULTIPLIER = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio, odd: every bit reaches all higher ones
+SEED = 0xCBF29CE484222325  # of FNV-1a; not 0, from where bytes of 0 lead nowhere
 PROBES = 8
 ROOM = 2  # slots an entry, at least
 MOST_ROOM = 64  # more wouldn't help: the entries' hashes are equal
@@ -70,14 +71,14 @@ def hash_pairs(keys: U64) -> U64:
 
 
 def hash_bytes(data: U8, starts: I64, lengths: I64) -> U64:
-    """Of each data[start:start + length]: h = (h ^ byte) * MULTIPLIER from h = 0 on, then its least bit set.
+    """Of each data[start:start + length]: h = (h ^ byte) * MULTIPLIER from SEED on, then its least bit set.
 
     So no hash is 0, which marks an empty slot.
     """
     order = np.argsort(-lengths, kind="stable")
     first = starts[order]
     longer = np.searchsorted(-lengths[order], -np.arange(int(lengths.max(initial=0))), side="left")
-    hashes = np.zeros(len(starts), np.uint64)
+    hashes = np.full(len(starts), SEED, np.uint64)
     for at, count in enumerate(longer.tolist()):
         hashes[:count] = (hashes[:count] ^ data[first[:count] + at]) * np.uint64(MULTIPLIER)
     result = np.empty_like(hashes)

@@ -27,6 +27,7 @@ _SHORT = tl.constexpr(s.SHORT)
 _LONG = tl.constexpr(s.LONG)
 _OVERLONG = tl.constexpr(s.OVERLONG)
 _MULTIPLIER = tl.constexpr(hashing.MULTIPLIER)
+_SEED = tl.constexpr(hashing.SEED)
 _SHORT_BYTES = tl.constexpr(SHORT_BYTES)
 
 
@@ -37,8 +38,8 @@ def _any(mask):
 
 @triton.jit
 def _hash(text, start, length, mask):
-    """h = (h ^ byte) * MULTIPLIER over the bytes, from 0 on; then its least bit set."""
-    result = tl.zeros_like(start).to(tl.uint64)
+    """h = (h ^ byte) * MULTIPLIER over the bytes, from SEED on; then its least bit set."""
+    result = tl.full(start.shape, _SEED, tl.uint64)
     for at in range(tl.max(tl.where(mask, length, 0), axis=0)):
         going = mask & (at < length)
         byte = tl.load(text + start + at, mask=going, other=0).to(tl.uint64)

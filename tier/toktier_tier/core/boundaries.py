@@ -273,9 +273,9 @@ def _regex_stage(step: PreTokenizerStep, alphabet: Alphabet, probe: Probe) -> _S
         raise UnsupportedTokenizer(
             "rule.merged_regex", f"{step.name} merges the matches of a pattern with their neighbours"
         )
-    _check_case_folding(pattern, probe)
+    check_case_folding(pattern, probe)
     found = compute_follow(pattern)
-    accepts = tuple(_accepted(atom, probe) for atom in pattern.atoms)
+    accepts = tuple(accepted(atom, probe) for atom in pattern.atoms)
     follow = np.zeros((len(accepts), len(accepts)), dtype=bool)
     for i, j in found.pairs:
         follow[i, j] = True
@@ -291,7 +291,8 @@ def _regex_stage(step: PreTokenizerStep, alphabet: Alphabet, probe: Probe) -> _S
     return _Stage(summary, alphabet, accepts, follow, tainted, covered, "edges")
 
 
-def _accepted(atom: Atom, probe: Probe) -> Bools:
+def accepted(atom: Atom, probe: Probe) -> Bools:
+    """The code points that `atom` accepts."""
     if atom.literal is None or atom.ignore_case:
         return probe.members(atom.source)
     members = np.zeros(CODE_POINTS, dtype=bool)
@@ -299,8 +300,18 @@ def _accepted(atom: Atom, probe: Probe) -> Bools:
     return members
 
 
-def _check_case_folding(pattern: Pattern, probe: Probe) -> None:
-    """Refuse a `(?i:...)` in which one character of the text could match two of the pattern (as "ß" does "ss")."""
+def check_case_folding(pattern: Pattern, probe: Probe) -> None:
+    """Refuse a `(?i:...)` in which one character of the text could match two of the pattern (as "ß" does "ss").
+
+    Nor may two characters match one class: under `(?i)`, Oniguruma lets "ss" match a class that holds "ß". Classes
+    that are negated as a whole, and those without brackets, it leaves alone.
+    """
+    for atom in pattern.atoms:
+        source = atom.source.removeprefix("(?i:")
+        if not atom.ignore_case or source[0] != "[" or (source[1] == "^" and "[" not in source[2:]):
+            continue
+        if folds_together(accepted(atom, probe)):
+            raise UnsupportedTokenizer("pattern.case_folding", "two characters may fold to one of a class")
     letters: dict[int, Atom] = {atom.index: atom for atom in pattern.atoms if atom.ignore_case and atom.literal}
     for index, atom in letters.items():
         following = letters.get(index + 1)
@@ -309,6 +320,11 @@ def _check_case_folding(pattern: Pattern, probe: Probe) -> None:
         both = f"(?i:\\x{{{ord(atom.literal):x}}}\\x{{{ord(following.literal):x}}})"
         if probe.members(both).any():
             raise UnsupportedTokenizer("pattern.case_folding", "one character may fold to two of the pattern")
+
+
+def folds_together(members: Bools) -> bool:
+    """Whether some member may fold to two characters: no ASCII one does, nor "ſ", nor the kelvin sign."""
+    return bool(members[0x80:].sum() > members[[0x17F, 0x212A]].sum())
 
 
 def _signatures(stages: list[_Stage], usable: list[int], alphabet: Alphabet, side: str) -> NDArray[np.uint8]:

@@ -266,7 +266,8 @@ class _Parser:
             if not _is_one_char(inner) or len(self.assertions) != kept[1]:
                 self._refuse("pattern.long_look_ahead", "a look-ahead that reads more than one character")
             del self.atoms[kept[0] :]
-            return self._assertion(self.source[start : self.at])
+            look_ahead = self.source[start : self.at]
+            return self._assertion(f"(?i:{look_ahead})" if ignore_case else look_ahead)
         return self._refuse("pattern.unsupported", "an unknown group form")
 
     def _close(self, node: Node) -> Node:
