@@ -269,6 +269,20 @@ def test_a_gpu_is_claimed_by_the_tier_alone_and_only_where_it_is_required() -> N
     assert rule["preference"]["matchExpressions"][0]["key"] == "nvidia.com/gpu.present"
 
 
+def test_the_tier_is_told_of_a_gpu_where_there_may_be_one() -> None:
+    def told(mode: str) -> tuple[str, bool, list[str]]:
+        spec = spec_of(gpu={"mode": mode})
+        text = settings_config_map(OWNER, spec, composition("qwen-1"))["data"][names.SETTINGS_KEY]
+        (tier,) = pod_of(spec, composition("qwen-1"))["spec"]["containers"]
+        caches = [each["value"] for each in tier["env"] if each["name"] == "TRITON_CACHE_DIR"]
+        return settings_of(spec, composition("qwen-1")).gpu.mode, "gpu" in text, caches
+
+    # Off isn't said: settings of tiers without a GPU, and the names of their ConfigMaps, are as ever.
+    assert told("None") == ("off", False, [])
+    assert told("Preferred") == ("preferred", True, ["/tmp/triton"])
+    assert told("Required") == ("required", True, ["/tmp/triton"])
+
+
 def test_an_admission_that_serves_two_names_is_unpacked_once() -> None:
     spec = spec_of(tokenizers=[{"admission": "qwen"}, {"admission": "qwen", "name": "twin"}])
     pod = pod_of(spec, Composition(IMAGE, (served("qwen-1"), served("qwen-1", name="twin"))))["spec"]

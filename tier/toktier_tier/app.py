@@ -11,6 +11,7 @@ from .core.boundaries import no_rule
 from .core.errors import StateCorrupt, StateError
 from .core.snapshot import SpecialTokenPolicy
 from .encoders.reference import Reference, open_reference
+from .gpu_service import Gpu
 from .settings import ADMIT, REFERENCE, REFUSE
 from .sources import default_cache_dir, load_source
 from .tokenizer import TierTokenizer, check_fit
@@ -44,12 +45,17 @@ def open_snapshot(
     budget_s: float = 10.0,
     seed: int = 1,
     workers: int | None = None,
+    gpu: Gpu | None = None,
+    name: str = "",
 ) -> TierTokenizer:
     """By the compiled snapshot on file, if that was made for this snapshot and these libraries.
 
     Otherwise as `unadmitted` says: `admit` runs a campaign and keeps what it found, `reference` serves it by the
     reference alone, `refuse` raises `StateError` (`snapshot.unadmitted`). A `Rejected` one counts as none, but for
     `admit`: another campaign would find the same.
+
+    `gpu`: a device for long texts, where that is admitted too, here if need be; `name` is for the log. Raises
+    `EncoderUnavailable` where the device is required and fails.
     """
     directory = compiled_dir or default_cache_dir() / "compiled"
     compiled, why = _on_file(reference, directory, unadmitted)
@@ -60,7 +66,21 @@ def open_snapshot(
     if compiled is None:
         compiled = admit(reference, budget_s=budget_s, seed=seed).compiled
         save(compiled, directory)
-    return TierTokenizer(reference, compiled, workers=workers)
+    if gpu is None:
+        return TierTokenizer(reference, compiled, workers=workers)
+    examined = gpu.examined(reference, compiled, seed=seed)
+    if examined is not compiled and unadmitted == ADMIT:
+        _save(examined, directory)
+    accelerate = gpu.accelerate(name or reference.snapshot.fingerprint[:16], reference, examined)
+    return TierTokenizer(reference, examined, workers=workers, accelerate=accelerate)
+
+
+def _save(compiled: CompiledSnapshot, directory: Path) -> None:
+    """Where that can be written; elsewhere the next start examines the GPU path again."""
+    try:
+        save(compiled, directory)
+    except OSError as error:
+        log.warning("what was found about the GPU path isn't kept: %s", type(error).__name__)
 
 
 def _on_file(reference: Reference, directory: Path, unadmitted: str) -> tuple[CompiledSnapshot | None, str]:

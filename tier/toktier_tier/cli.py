@@ -28,7 +28,9 @@ from .core.boundaries import BoundaryRule
 from .core.errors import InvalidRequest, TierError
 from .core.snapshot import Snapshot, SpecialTokenPolicy
 from .encoders.candidates import CANDIDATES
+from .encoders.gpu_device import Backend
 from .encoders.reference import Reference, open_reference
+from .gpu_service import OFF, PREFERRED, REQUIRED, open_gpu
 from .settings import load_settings
 from .sources import default_cache_dir, load_source
 
@@ -64,6 +66,12 @@ def _parser() -> argparse.ArgumentParser:
     admitting.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here")
     admitting.add_argument(
         "--encoders", default=",".join(CANDIDATES), metavar="NAMES", help="candidates, by commas (default: all)"
+    )
+    admitting.add_argument(
+        "--gpu",
+        choices=(OFF, PREFERRED, REQUIRED),
+        default=OFF,
+        help="admit the GPU path too, where there is a device (preferred) or must be one (required); default off",
     )
     admitting.add_argument("--corpus", type=Path, metavar="DIR", help="*.txt files to draw natural text from")
     admitting.add_argument(
@@ -200,8 +208,15 @@ def _admit(arguments: argparse.Namespace, console: Console) -> int:
     corpus = [path.read_text(errors="replace") for path in files]
     started = time.monotonic()
     reference = _open(arguments)
+    gpu = open_gpu(arguments.gpu)
     admission = run_with_progress(
-        console, reference, budget_s=arguments.budget, seed=arguments.seed, candidates=names, corpus=corpus
+        console,
+        reference,
+        budget_s=arguments.budget,
+        seed=arguments.seed,
+        candidates=names,
+        corpus=corpus,
+        gpu=gpu.backend if gpu is not None else None,
     )
     path = save(admission.compiled, arguments.compiled or default_cache_dir() / "compiled")
     if arguments.report is not None:
@@ -221,6 +236,7 @@ def run_with_progress(
     seed: int,
     candidates: Sequence[str] = tuple(CANDIDATES),
     corpus: Sequence[str] = (),
+    gpu: Backend | None = None,
 ) -> Admission:
     """`admit`, with a bar per phase on a terminal."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -230,7 +246,9 @@ def run_with_progress(
         def tell(phase: str, done: float) -> None:
             bar.update(task, description=phase, completed=done)
 
-        return admit(reference, budget_s=budget_s, seed=seed, candidates=candidates, corpus=corpus, progress=tell)
+        return admit(
+            reference, budget_s=budget_s, seed=seed, candidates=candidates, corpus=corpus, progress=tell, gpu=gpu
+        )
 
 
 def print_report(report: Report, console: Console) -> None:

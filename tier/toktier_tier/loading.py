@@ -23,6 +23,7 @@ from .encoders.reference import Reference, open_reference
 from .engine.chat_files import load_chat_template
 from .engine.chat_template import ChatRenderer, Server
 from .findings import Findings
+from .gpu_service import Gpu, open_gpu
 from .pods.held import PodSessions
 from .sessions.registry import Registry, Served
 from .sessions.service import SessionService
@@ -52,10 +53,14 @@ class Loaded:
 
 
 class Tokenizers:
-    """Opens what the settings name; what is the same file under the same policy is opened once."""
+    """Opens what the settings name; what is the same file under the same policy is opened once.
+
+    Raises `EncoderUnavailable` (`kernels.*`) where the settings require a GPU and none works.
+    """
 
     def __init__(self, settings: TierSettings, findings: Findings | None = None) -> None:
         self._settings, self._findings = settings, findings or Findings()
+        self._gpu = _gpu(settings)
         self._opened: dict[tuple[str, SpecialTokenPolicy], TierTokenizer] = {}
 
     def open(self, each: TokenizerSettings) -> TierTokenizer:
@@ -78,12 +83,25 @@ class Tokenizers:
             compiled_dir=Path(given) if given else default_cache_dir() / "compiled",
             unadmitted=settings.unadmitted,
             budget_s=settings.admission_s,
+            gpu=self._gpu,
+            name=each.name,
         )
         if not encodes_as_its_reference(found):
             if found.quarantine():
                 self._findings.probe_failed(found)
             log.error("tokenizer %s: its probe isn't encoded as by the reference, quarantined", each.name)
         return found
+
+
+def _gpu(settings: TierSettings) -> Gpu | None:
+    given = settings.gpu
+    return open_gpu(
+        given.mode,
+        device=given.device,
+        threshold_chars=given.threshold_chars,
+        memory_bytes=given.memory_bytes,
+        admission_s=given.admission_s,
+    )
 
 
 def _data_of(each: TokenizerSettings) -> bytes:

@@ -15,7 +15,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -25,6 +25,7 @@ from .core.snapshot import SpecialTokenPolicy
 MAX_FILE_BYTES = 1 << 20
 ADMIT, REFERENCE, REFUSE = "admit", "reference", "refuse"
 """What becomes of a tokenizer without a compiled snapshot that fits: a campaign, the reference only, no service."""
+GpuMode = Literal["off", "preferred", "required"]
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
@@ -284,6 +285,24 @@ class PodSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuSettings:
+    """Long texts on a GPU (docs/gpu.md).
+
+    mode             off; preferred: where one works, else the CPU serves; required: nothing is served without one
+    device           as torch names it, `cuda:1`; default: the first one visible
+    threshold_chars  texts of as many characters go there; 0: measured at the start, for each tokenizer
+    memory_bytes     of the device, for the text at work; 0: the kernels' default
+    admission_s      of the campaign at the start, where a compiled snapshot has no verdict on the GPU; 0: none is run
+    """
+
+    mode: GpuMode = "off"
+    device: str = ""
+    threshold_chars: int = 0
+    memory_bytes: int = 0
+    admission_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
 class KubernetesSettings:
     """The ConfigMaps by which the operator and this pod tell each other of quarantines, in `namespace`.
 
@@ -329,6 +348,7 @@ class TierSettings:
     limits: LimitSettings = field(default_factory=LimitSettings)
     pods: PodSettings = field(default_factory=PodSettings)
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
+    gpu: GpuSettings = field(default_factory=GpuSettings)
 
     def __post_init__(self) -> None:
         if not self.tokenizers:
@@ -389,9 +409,15 @@ def own_name(pods: PodSettings) -> str:
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:
-    """`value` as `kind`: a settings class, a tuple of something, or a plain value."""
+    """`value` as `kind`: a settings class, a tuple of something, one of some words, or a plain value."""
     if dataclasses.is_dataclass(kind):
         return _read_mapping(kind, value, where)
+    if typing.get_origin(kind) is Literal:
+        words = typing.get_args(kind)
+        word = "off" if value is False else value  # YAML 1.1 takes a bare off for a boolean
+        if word not in words:
+            raise InvalidRequest("settings.value", f"{where} is one of {', '.join(words)}")
+        return word
     if typing.get_origin(kind) is tuple:
         if not isinstance(value, list):
             raise InvalidRequest("settings.type", f"{where} is a list")

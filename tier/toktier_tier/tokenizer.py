@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 
@@ -20,10 +20,15 @@ from .core.trust import NO_SPANS, Spans, check_spans
 from .core.values import check_text
 from .encoders.assemble import Cores, build_text_encoder
 from .encoders.candidates import encoder_version
+from .encoders.gpu import GpuEncoder
 from .encoders.reference import Reference
+from .encoders.snapshot_encoder import SnapshotEncoder
 from .encoders.trust import TrustReference
 from .encoders.whole import WholeEncoder, build_whole
 from .ports import Ids, TextEncoder
+
+Accelerate = Callable[[TextEncoder, SnapshotEncoder], GpuEncoder | None]
+"""Puts a device around the CPU path (the second argument are its stages), or not."""
 
 
 class TierTokenizer:
@@ -31,6 +36,7 @@ class TierTokenizer:
 
     repairer        None where every change costs a full encode: no rule, not admitted, or quarantined
     trust_admitted  whether fast paths serve texts with untrusted spans, as long as there are any
+    accelerate      asked once, where fast paths serve
     """
 
     def __init__(
@@ -40,6 +46,7 @@ class TierTokenizer:
         *,
         workers: int | None = None,
         pool: ThreadPoolExecutor | None = None,
+        accelerate: Accelerate | None = None,
     ) -> None:
         check_fit(reference, compiled)
         self.reference, self.compiled = reference, compiled
@@ -50,6 +57,7 @@ class TierTokenizer:
         self._quarantine_lock = threading.Lock()
         self.cores: Cores | None = None
         self.whole: WholeEncoder | None = None
+        self.gpu: GpuEncoder | None = None
         self.text_encoder: TextEncoder | None = None
         self.repairer: Repairer | None = None
         if compiled.verdict is not Verdict.ADMITTED:
@@ -65,6 +73,9 @@ class TierTokenizer:
         if compiled.whole is not None:
             rebuild = partial(build_whole, reference, compiled.encoder)
             self.text_encoder = self.whole = WholeEncoder(encoder, rebuild(), compiled.whole.unsafe_points(), rebuild)
+        if accelerate is not None:
+            self.gpu = accelerate(self.text_encoder, encoder)
+            self.text_encoder = self.gpu or self.text_encoder
         self.trust_admitted = compiled.trust_admitted
         trusting = self.text_encoder if self.trust_admitted else None
         if compiled.rule.kind != "none":
@@ -121,13 +132,18 @@ class TierTokenizer:
             self.cores.quarantine()
         if self.whole is not None:
             self.whole.guarded.quarantine()
+        if self.gpu is not None:
+            self.gpu.quarantine()
         return first
 
     def fallbacks(self) -> dict[str, int]:
-        """How often each guard sent text to slower work, by reason; `whole.` is the whole-file form's."""
+        """How often each guard sent text to slower work, by reason; `whole.` is the whole-file form's, `gpu.` the
+        device's, with `gpu.encoded` for what it answered."""
         counts = self.cores.fallbacks() if self.cores is not None else {}
         if self.whole is not None:
             counts.update({f"whole.{reason}": count for reason, count in self.whole.guarded.fallbacks.items()})
+        if self.gpu is not None:
+            counts.update({f"gpu.{reason}": count for reason, count in self.gpu.counts().items()})
         return counts
 
 

@@ -90,6 +90,7 @@ def _tier(spec: TokTierSpec, composition: Composition, volumes: Volumes, pull_po
             _from_pod("POD_NAME", "metadata.name"),
             _from_pod("POD_NAMESPACE", "metadata.namespace"),
             _from_pod("POD_IP", "status.podIP"),
+            *_gpu_env(spec),
             *(dict(each) for each in spec.pod_template.env),
         ],
         "resources": _resources(spec, gpu=True),
@@ -103,6 +104,11 @@ def _tier(spec: TokTierSpec, composition: Composition, volumes: Volumes, pull_po
 
 def _from_pod(name: str, path: str) -> Json:
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def _gpu_env(spec: TokTierSpec) -> list[Json]:
+    """Kernels are compiled on the pod, and a home it has not."""
+    return [] if spec.gpu.mode is GpuMode.OFF else [{"name": "TRITON_CACHE_DIR", "value": f"{paths.TMP}/triton"}]
 
 
 def _probe(spec: TokTierSpec, path: str, *, failures: int, every_s: int = EVERY_S, timeout_s: int = 3) -> Json:

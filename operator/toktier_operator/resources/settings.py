@@ -7,7 +7,7 @@ from typing import Any
 
 from ..api.rollout import Composition, Served
 from ..api.tier_settings import Protocol, Tls, Upstream
-from ..api.toktier_spec import TokTierSpec, Unadmitted
+from ..api.toktier_spec import GpuMode, TokTierSpec, Unadmitted
 from . import names, paths
 from .flow import yaml_lines
 from .owned import Json, Owner
@@ -61,6 +61,8 @@ def tier_settings(owner: Owner, spec: TokTierSpec, composition: Composition) -> 
             "reports": names.reports(owner.name),
         },
     }
+    if spec.gpu.mode is not GpuMode.OFF:
+        settings["gpu"] = {"mode": spec.gpu.mode.value.lower()}
     if spec.upstream is not None:
         settings["upstream"] = _upstream(owner, spec.upstream)
     return settings

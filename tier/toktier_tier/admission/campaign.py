@@ -6,8 +6,8 @@ budget and libraries give the same report: work is counted, not timed (`budget_s
 
 Phases: rule (split level and ID level), pipeline (added tokens and normalizer against the whole reference), then
 planted faults, and per candidate a probe of every code point, IDs, replayed sessions, and history; then the
-whole-file form of the candidate that serves (see `whole`), and what serves with untrusted spans (see `trust`). The
-verdict on those stands by itself.
+whole-file form of the candidate that serves (see `whole`), what serves with untrusted spans (see `trust`), and where
+there is a device, the GPU path around it (see `gpu`). The verdict on those stands by itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,8 @@ from ..core.errors import EncoderUnavailable, UnsupportedTokenizer
 from ..core.pipeline import Position
 from ..core.vocabulary import derive_adjacency_rule, longest_entry_chars
 from ..encoders.assemble import Cores, build_text_encoder, core_documents, settled_points
-from ..encoders.candidates import CANDIDATES, build_candidate
+from ..encoders.candidates import CANDIDATES, GPU_NAME, build_candidate
+from ..encoders.gpu_device import Backend
 from ..encoders.reference import REFERENCE_VERSION, CoreReference, Reference, ReferenceProbe, class_members
 from ..encoders.snapshot_encoder import SnapshotEncoder
 from ..ports import Encoder, TextEncoder
@@ -46,10 +47,11 @@ from .comparisons import (
 )
 from .compiled import CompiledSnapshot, EncoderVerdict, Verdict
 from .faults import ENCODER_FAULTS, FAULT_HISTORIES, FAULT_TEXTS, Liar, plant_rule_fault
+from .gpu import try_gpu
 from .probe import ProbeResult, probe_encoders
 from .report import Phase, Report
 from .texts import Texts
-from .trust import not_tried, try_trust
+from .trust import not_tried, serving_encoders, try_trust
 from .whole import try_whole
 
 FAULT_STRINGS = 3_000
@@ -93,8 +95,9 @@ def admit(
     progress: Progress | None = None,
     rule: BoundaryRule | None = None,
     probes: ProbeCache | None = None,
+    gpu: Backend | None = None,
 ) -> Admission:
-    """Run the campaign; `rule` overrides the derived one (tests plant wrong ones).
+    """Run the campaign; `rule` overrides the derived one (tests plant wrong ones); `gpu`: the device, if there is one.
 
     Never raises for a tokenizer that merely fails: the verdict says so.
     """
@@ -119,17 +122,51 @@ def admit(
         return _conclude(campaign, Verdict.REJECTED, "campaign.divergence", {}, seed)
     if _planted(campaign, encoder, reference_cores):
         return _conclude(campaign, Verdict.REFERENCE_ONLY, "campaign.void", {}, seed)
-    return _conclude(campaign, Verdict.ADMITTED, "", _try_candidates(campaign, candidates), seed)
+    return _conclude(campaign, Verdict.ADMITTED, "", _try_candidates(campaign, candidates), seed, gpu)
+
+
+def admit_gpu(
+    reference: Reference,
+    compiled: CompiledSnapshot,
+    gpu: Backend,
+    *,
+    budget_s: float = 60.0,
+    seed: int = 1,
+    progress: Progress | None = None,
+) -> CompiledSnapshot:
+    """`compiled`, which was admitted, with the verdict on the GPU path around what it admits."""
+    tell = progress or (lambda phase, done: None)
+    texts = Texts(reference.snapshot, compiled.rule, seed)
+    overlap = compiled.longest_entry_chars + 1
+    campaign = Campaign(reference, compiled.rule, texts, budget_s, tell, overlap, settled=compiled.settled_points())
+    encoders = dict(compiled.encoders)
+    _try_gpu(campaign, gpu, encoders, compiled.encoder, compiled.trust_admitted)
+    return replace(compiled, encoders=encoders)
+
+
+def _try_gpu(
+    campaign: Campaign, gpu: Backend, encoders: dict[str, EncoderVerdict], serving: str, trusting: bool
+) -> None:
+    """Adds the verdict to `encoders`."""
+    inner, staged = serving_encoders(campaign, encoders, serving)
+    encoders[GPU_NAME] = try_gpu(campaign, gpu, inner, staged, trusting=trusting)
 
 
 def _conclude(
-    campaign: Campaign, verdict: Verdict, reason: str, encoders: dict[str, EncoderVerdict], seed: int
+    campaign: Campaign,
+    verdict: Verdict,
+    reason: str,
+    encoders: dict[str, EncoderVerdict],
+    seed: int,
+    gpu: Backend | None = None,
 ) -> Admission:
     snapshot = campaign.reference.snapshot
     settled = campaign.settled
     exact = [name for name in CANDIDATES if name in encoders and encoders[name].verdict is Verdict.ADMITTED]
     serving = exact[0] if exact else "reference"
     trust = try_trust(campaign, encoders, serving) if verdict is Verdict.ADMITTED else not_tried(campaign, reason)
+    if gpu is not None:
+        _try_gpu(campaign, gpu, encoders, serving, trust.verdict is Verdict.ADMITTED)
     compiled = CompiledSnapshot(
         fingerprint=snapshot.fingerprint,
         sha256=snapshot.sha256,

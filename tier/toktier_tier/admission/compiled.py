@@ -22,6 +22,7 @@ import numpy as np
 from ..core.boundaries import BoundaryRule, StageSummary, seal
 from ..core.classes import Bools, Ranges, Settled, points_of
 from ..core.errors import StateCorrupt
+from ..encoders.candidates import GPU_NAME
 from ..sources.cache import write_by_rename
 
 COMPILED_FORMAT = "toktier-compiled/1"
@@ -77,7 +78,8 @@ class CompiledSnapshot:
     """Everything a tier needs beside the tokenizer.json: verdict, rule, encoders.
 
     encoder   the admitted encoder that serves: a candidate's name or `reference`
-    encoders  verdicts by name; `<name>/whole` is a candidate's whole-file form
+    encoders  verdicts by name; `<name>/whole` is a candidate's whole-file form, `toktier-kernels` the GPU path around
+              the encoder that serves
     settled   what the normalizer leaves as it is: `always` and `alone` of `core.classes.Settled`; None: not applicable
     trust     None in files from before untrusted spans were tried: the reference serves them
     """
@@ -109,6 +111,11 @@ class CompiledSnapshot:
         """The verdict on the serving encoder's whole-file form, if that was admitted."""
         found = self.encoders.get(whole_name(self.encoder))
         return found if found is not None and found.verdict is Verdict.ADMITTED else None
+
+    def gpu(self, version: str) -> EncoderVerdict | None:
+        """The verdict on the GPU path, whatever it is, if there is one and it holds for `version`."""
+        found = self.encoders.get(GPU_NAME)
+        return found if found is not None and found.version == version else None
 
     def settled_points(self) -> Settled | None:
         return Settled(*map(points_of, self.settled)) if self.settled is not None else None

@@ -22,7 +22,7 @@ from ..core.session import SessionState
 from ..core.trust import NO_SPANS, Spans, clipped, joined
 from ..core.values import Patch
 from ..encoders.assemble import Cores, build_text_encoder
-from ..encoders.snapshot_encoder import encode_cut
+from ..encoders.snapshot_encoder import SnapshotEncoder, encode_cut
 from ..encoders.trust import TrustReference
 from ..encoders.whole import WholeEncoder, build_whole
 from ..ports import Ids, TextEncoder
@@ -66,13 +66,7 @@ def try_trust(campaign: Campaign, encoders: Mapping[str, EncoderVerdict], servin
         oracle = TrustReference(campaign.reference)
     except UnsupportedTokenizer as error:
         return TrustVerdict(Verdict.REFERENCE_ONLY, error.code)
-    found = encoders.get(serving)
-    cores = Cores(campaign.reference, serving, found.unsafe_points() if found is not None else None)
-    staged = build_text_encoder(campaign.reference, campaign.rule, cores, settled=campaign.settled)
-    encoder: TextEncoder = staged
-    whole = encoders.get(whole_name(serving))
-    if whole is not None and whole.verdict is Verdict.ADMITTED:
-        encoder = WholeEncoder(staged, build_whole(campaign.reference, serving), whole.unsafe_points())
+    encoder, staged = serving_encoders(campaign, encoders, serving)
     phases = [
         check_texts(campaign, oracle, encoder, campaign.count(TEXTS_PER_S)),
         check_trust_sessions(campaign, oracle, encoder, campaign.count(SESSIONS_PER_S)),
@@ -85,6 +79,19 @@ def try_trust(campaign: Campaign, encoders: Mapping[str, EncoderVerdict], servin
     if divergences:
         return TrustVerdict(Verdict.REJECTED, "trust.divergence", checks, divergences)
     return TrustVerdict(Verdict.ADMITTED, "", checks, 0)
+
+
+def serving_encoders(
+    campaign: Campaign, encoders: Mapping[str, EncoderVerdict], serving: str
+) -> tuple[TextEncoder, SnapshotEncoder]:
+    """(what will serve, in its whole-file form if that was admitted; the stages below it)."""
+    found = encoders.get(serving)
+    cores = Cores(campaign.reference, serving, found.unsafe_points() if found is not None else None)
+    staged = build_text_encoder(campaign.reference, campaign.rule, cores, settled=campaign.settled)
+    whole = encoders.get(whole_name(serving))
+    if whole is not None and whole.verdict is Verdict.ADMITTED:
+        return WholeEncoder(staged, build_whole(campaign.reference, serving), whole.unsafe_points()), staged
+    return staged, staged
 
 
 def not_tried(campaign: Campaign, reason: str) -> TrustVerdict:

@@ -14,7 +14,7 @@ from ..core.pipeline import Pipeline, Position, PreTokenizerStep
 from ..ports import Encoder
 from .candidates import build_candidate
 from .guarded import DEFAULT_MEMORY_BYTES, Guarded
-from .reference import CoreReference, Reference, ReferenceProbe, character_tests, core_document
+from .reference import Reference, ReferenceProbe, character_tests, core_document
 from .snapshot_encoder import Normalize, SnapshotEncoder, literal_normalizer
 
 
@@ -33,17 +33,18 @@ class Cores:
         self.by_position: dict[Position, Guarded] = {}
         for position, document in core_documents(reference).items():
             known = next((self.by_position[p] for p, d in _shared(reference, position) if p in self.by_position), None)
-            self.by_position[position] = known or self._build(document, encoder, unsafe, memory_bytes, wrap)
+            self.by_position[position] = known or self._build(reference, document, encoder, unsafe, memory_bytes, wrap)
 
     @staticmethod
     def _build(
+        reference: Reference,
         document: dict[str, Any],
         encoder: str,
         unsafe: Bools | None,
         memory_bytes: int,
         wrap: Callable[[Encoder], Encoder] | None,
     ) -> Guarded:
-        core = CoreReference(document)
+        core = reference.core(document["pre_tokenizer"])
         if encoder == "reference":
             return Guarded(None, core)
         candidate = build_candidate(encoder, document)

@@ -17,6 +17,8 @@ import numpy as np
 from ..core.errors import EncoderUnavailable
 from ..ports import Encoder, Ids
 
+GPU_NAME = "toktier-kernels"
+"""The candidate that needs a device. It encodes long texts around another one: see `gpu` and `admission.gpu`."""
 _FIRST_ENCODE = threading.Lock()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cached_property, lru_cache, partial
 from importlib import metadata
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import tokenizers
@@ -125,6 +126,17 @@ class Reference:
         if type(self.tokenizer.model).__name__ != snapshot.model["type"]:
             raise InvalidTokenizer("tokenizer.model_type", "the reference reads the model as another type")
         self.prefix_ids, self.suffix_ids = self.fixed_template() if self._template else ((), ())
+        self._cores: WeakValueDictionary[str, CoreReference] = WeakValueDictionary()
+
+    def core(self, pre_tokenizer: Any) -> CoreReference:
+        """What `core_document` describes. It holds no state: those who use it at the same time share one object, since
+        loading one takes a second or two.
+        """
+        name = json.dumps(pre_tokenizer)
+        found = self._cores.get(name)
+        if found is None:
+            found = self._cores[name] = CoreReference(core_document(self.snapshot, pre_tokenizer))
+        return found
 
     def encode(self, text: str) -> Ids:
         """The full encode of a whole request, template tokens included where the policy asks for them."""

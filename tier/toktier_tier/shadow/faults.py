@@ -10,6 +10,7 @@ import random
 import threading
 
 from ..core.errors import InvalidRequest
+from ..encoders.gpu import GpuEncoder
 from ..encoders.guarded import Guarded
 from ..ports import Ids
 from ..tokenizer import TierTokenizer
@@ -23,7 +24,7 @@ class WrongIds:
 
     name, version = "faulty", "planted"
 
-    def __init__(self, honest: Guarded, rate: float, id_limit: int, randomness: random.Random) -> None:
+    def __init__(self, honest: Guarded | GpuEncoder, rate: float, id_limit: int, randomness: random.Random) -> None:
         self._honest, self._rate, self._limit = honest.reference.encode, rate, max(id_limit, 2)
         self._random, self._lock = randomness, threading.Lock()
         self.lies = 0
@@ -53,7 +54,8 @@ class PlantedFaults:
 
 
 def plant_wrong_ids(tokenizer: TierTokenizer, *, rate: float, seed: int, allow: bool = False) -> PlantedFaults:
-    """From now on each encoder of `tokenizer`, core forms and whole-file form, errs in a share `rate` of its calls.
+    """From now on each encoder of `tokenizer`, core forms, whole-file form and GPU path, errs in a share `rate` of its
+    calls.
 
     Raises `InvalidRequest`: `faults.not_allowed` without `allow`, `faults.rate`, and `faults.nothing_admitted` for a
     tokenizer that the reference alone serves.
@@ -64,9 +66,11 @@ def plant_wrong_ids(tokenizer: TierTokenizer, *, rate: float, seed: int, allow: 
         raise InvalidRequest("faults.rate", "the share of wrong answers is from 0 to 1", rate=rate)
     if tokenizer.quarantined or tokenizer.cores is None:
         raise InvalidRequest("faults.nothing_admitted", "the reference alone serves this tokenizer")
-    guards = list(dict.fromkeys(tokenizer.cores.by_position.values()))
+    guards: list[Guarded | GpuEncoder] = list(dict.fromkeys(tokenizer.cores.by_position.values()))
     if tokenizer.whole is not None:
         guards.append(tokenizer.whole.guarded)
+    if tokenizer.gpu is not None:
+        guards.append(tokenizer.gpu)
     planted: list[WrongIds] = []
     for index, guard in enumerate(guards):
         randomness = random.Random(f"{seed} {index}")
