@@ -2,10 +2,13 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 export PYTHONPATH := benchmarks
+# torch and Triton are 5 GB: an environment of their own, in ~/.cache, for all checkouts.
+ON_KERNELS := PYTHONPATH=kernels:tier:benchmarks $$($(PY) -m kernels_report.install)
+SPLIT_CHARS := 100000
 # By themselves: one network namespace holds the whole cluster.
 ON_KUBERNETES := e2e/test_cluster.py e2e/test_operator.py e2e/test_operator_sglang.py
 
-.PHONY: demo demo-sglang e2e-full test check bench bench-service bench-load bench-memory tokenizers e2e fuzz format clean
+.PHONY: demo demo-sglang e2e-full test kernels kernels-full check bench bench-service bench-load bench-memory tokenizers e2e fuzz format clean
 
 demo: $(VENV)/.ready  ## admit a real tokenizer, replay 300 agent turns, check every one (build/demo.json, .html)
 	$(PY) -m demo --out build
@@ -13,6 +16,14 @@ demo: $(VENV)/.ready  ## admit a real tokenizer, replay 300 agent turns, check e
 test: $(VENV)/.ready  ## all tests; properties get TOKTIER_EXAMPLES times their examples
 	$(PY) -m catalog --ci
 	TOKTIER_EXAMPLES=$${TOKTIER_EXAMPLES:-0.4} $(PY) -m pytest -q -n 2 --dist loadfile
+
+kernels: $(VENV)/.ready  ## the GPU kernels without a GPU: twins, interpreter, machine code for five targets (build/kernels.json)
+	$(PY) -m catalog --ci
+	TRITON_INTERPRET=1 TOKTIER_EXAMPLES=$${TOKTIER_EXAMPLES:-0.4} $(ON_KERNELS) -m pytest -q -n 2 --dist loadfile tests/kernels
+	$(ON_KERNELS) -m kernels_report --out build --split-chars $(SPLIT_CHARS)
+
+kernels-full: SPLIT_CHARS := 10000000
+kernels-full: kernels  ## the same with 10^7 characters a pattern family at split level
 
 check: $(VENV)/.ready  ## lint, types, layers, generated files
 	$(VENV)/bin/ruff check .
