@@ -11,7 +11,7 @@ import pytest
 
 from pods.cluster import Agent, Cluster, closed_port, cluster
 from toktier_tier.pods.drain import Handover
-from toktier_tier.pods.forward import Timeouts
+from toktier_tier.pods.forward import FORWARDED, Timeouts
 from toktier_tier.pods.ring import Peer
 from toktier_tier.transport.v1 import toktier_pb2 as pb
 from workshop import examples, sample_text
@@ -123,6 +123,37 @@ def test_when_the_others_know_first_they_ask_the_owner_before_and_nothing_is_ope
                 owner = pods.owner(agent.session, among=["b", "c"])
                 assert agent.open is not None
                 assert owner.sessions.snapshot("default", agent.session)[0].revision == agent.open.revision
+
+    asyncio.run(talk())
+
+
+def test_what_a_leaving_pod_hands_over_doesnt_come_back_from_one_that_doesnt_know_yet() -> None:
+    async def talk() -> None:
+        async with cluster("a", "b", "c") as pods:
+            agents = await opened(pods, "b", 12)
+            to_c = [agent for agent in agents if pods.owner(agent.session, among=["a", "c"]).name == "c"]
+            done = asyncio.Event()
+
+            async def work(agent: Agent) -> None:
+                while not done.is_set():
+                    await agent.append(" more", "a")
+
+            async def leave() -> None:
+                b, c = pods["b"].pods, pods["c"].pods
+                draining = asyncio.create_task(b.drain(20))
+                sent_back: Counter[str] = Counter()
+                while not draining.done() or not sent_back:
+                    sent_back += (await c.rebalance(5)).counts
+                    await asyncio.sleep(0.01)
+                assert set(sent_back) <= {"refused.pods.leaving", "busy"}
+                assert ((await draining).moved, len(pods["b"].sessions)) == (12, 0)
+                done.set()
+
+            await asyncio.gather(leave(), *(work(agent) for agent in agents))
+            assert [agent.misses for agent in agents if agent.misses] == []
+            assert {agent.session for agent in to_c} == {key.session for key in pods["c"].sessions.hottest()} != set()
+            pods.see(["a", "c"])
+            assert not (await pods["c"].pods.rebalance(5)).counts
 
     asyncio.run(talk())
 
@@ -277,6 +308,43 @@ def test_requests_wait_for_a_session_on_its_way_and_follow_it() -> None:
             await asked
             assert (await draining).moved == 1
             assert agent.misses == []
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("metadata", [(), ((FORWARDED, "c"),)])
+def test_a_request_whose_turn_comes_while_its_session_is_away_finds_it_when_it_is_back(
+    metadata: tuple[tuple[str, str], ...],
+) -> None:
+    async def talk() -> None:
+        async with cluster("a", "b") as pods:
+            pods.see(["a"], by="a")
+            (session,) = pods.named("b")
+            agent = Agent(pods, session)
+            await agent.append("some text", "a")
+            assert agent.open is not None
+            pods.see()
+            request = pb.AppendRequest(session=session, delta="!", expected_revision=agent.open.revision)
+            turn = asyncio.Event()
+
+            async def here() -> bytes:
+                await turn.wait()
+                answer = await asyncio.to_thread(pods["a"]._serve, "Append", request, "default")
+                return bytes(answer.SerializeToString())
+
+            data = request.SerializeToString()
+            asked = asyncio.create_task(pods["a"].pods.serve("Append", request, data, "default", metadata, None, here))
+            hang = pods["b"].hang = asyncio.Event()
+            moving = asyncio.create_task(pods["a"].pods.rebalance(10))
+            while not pods["b"].hung:
+                await asyncio.sleep(0.01)
+            turn.set()
+            await asyncio.sleep(0.3)
+            assert not asked.done()
+            pods["b"].pods.leave()  # it refuses the session
+            hang.set()
+            assert (await moving).counts == {"refused.pods.leaving": 1}
+            assert pb.AppendResponse.FromString(await asked).patch.revision == agent.open.revision + 1
 
     asyncio.run(talk())
 

@@ -11,7 +11,7 @@ import pytest
 from pods.cluster import closed_port, cluster, silent_port
 from toktier_tier.core.errors import RevisionConflict
 from toktier_tier.engine.breaker import BreakerPolicy
-from toktier_tier.pods.forward import FORWARDED, Forwarder, NotServed, Timeouts, hop_of
+from toktier_tier.pods.forward import FORWARDED, MOST_SLOW, Forwarder, NotServed, Timeouts, hop_of
 from toktier_tier.pods.ring import Peer
 from toktier_tier.transport.status import OwnerAnswered
 from toktier_tier.transport.tenants import TENANT_KEY
@@ -129,6 +129,48 @@ def test_a_peer_that_never_answers_is_late_once_and_its_calls_are_cancelled() ->
                     break
                 await asyncio.sleep(0.02)
             assert (pods["b"].hung, pods["b"].cancelled) == (1, 1)
+            await found.aclose()
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("by_health", [False, True])
+def test_a_peer_that_is_late_with_one_call_and_lives_is_asked_on(by_health: bool) -> None:
+    async def talk() -> None:
+        async with cluster("b") as pods:
+            found, peer = Forwarder("me", timeouts=Timeouts(connect_s=1.0, answer_s=1.0)), pods["b"].peer
+            await found.call(peer, "OpenSession", OPEN, "t")
+            pods["b"].hang = asyncio.Event()
+            late = asyncio.create_task(reason_of(found, peer))
+            while not pods["b"].hung:
+                await asyncio.sleep(0.01)
+            hang, pods["b"].hang = pods["b"].hang, None
+            if by_health:
+                found.heard(peer)
+            else:
+                await found.call(peer, "OpenSession", OPEN, "t")
+            assert (await late)[0] == "late"
+            await found.call(peer, "OpenSession", OPEN, "t")
+            hang.set()
+            await found.aclose()
+
+    asyncio.run(talk())
+
+
+def test_a_peer_that_lives_and_is_always_late_is_left_alone_in_the_end() -> None:
+    async def talk() -> None:
+        async with cluster("b") as pods:
+            patience = Timeouts(connect_s=0.5, answer_s=0.5)
+            found = Forwarder("me", timeouts=patience, policy=BreakerPolicy(1, 60.0, 60.0))
+            pods["b"].hang = asyncio.Event()
+            reasons = []
+            for number in range(MOST_SLOW + 2):
+                call = asyncio.create_task(reason_of(found, pods["b"].peer))
+                while pods["b"].hung < min(number + 1, MOST_SLOW):
+                    await asyncio.sleep(0.01)
+                found.heard(pods["b"].peer)
+                reasons.append((await call)[0])
+            assert reasons == ["late"] * MOST_SLOW + ["open"] * 2
             await found.aclose()
 
     asyncio.run(talk())

@@ -40,7 +40,8 @@ def test_a_peer_is_in_the_ring_while_it_says_that_it_serves() -> None:
     async def talk() -> None:
         b, me = Told(), Peer("a", "127.0.0.1:1")
         source = Membership([me, await b.start()])
-        found = HealthChecked(source, "a", every_s=0.05, wait_s=1.0)
+        heard: list[str] = []
+        found = HealthChecked(source, "a", every_s=0.05, wait_s=1.0, heard=lambda peer: heard.append(peer.name))
         seen: list[list[str]] = []
         found.subscribe(lambda peers: seen.append([peer.name for peer in peers]))
         assert found.peers == (me,)
@@ -53,6 +54,7 @@ def test_a_peer_is_in_the_ring_while_it_says_that_it_serves() -> None:
         await b.server.stop(None)
         await until(lambda: found.peers == (me,))
         assert found.counts["health.no_answer"] >= 2
+        assert heard == ["b"] * found.counts["health.serving"]
         await b.start(b.peer.address)
         await until(lambda: found.peers == (me, b.peer))
         source.replace([me])

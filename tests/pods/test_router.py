@@ -30,6 +30,14 @@ def holders(where: Cluster, session: str, tenant: str = "default") -> list[str]:
     return [pod.name for pod in where if pod.holds(session, tenant)]
 
 
+def ranks(where: Cluster, session: str) -> list[str]:
+    """Who would own it, were those before it not there."""
+    names: list[str] = []
+    while len(names) < len(where.pods):
+        names.append(where.owner(session, among=[name for name in where.pods if name not in names]).name)
+    return names
+
+
 def forwards(where: Cluster) -> int:
     return sum(FORWARDED in metadata for pod in where for _, metadata in pod.seen)
 
@@ -137,6 +145,44 @@ def test_while_views_differ_a_session_is_found_where_it_is_and_no_id_is_wrong() 
                 await agent.append(" calm", "abc"[turn % 3])
             assert agent.misses == []
             assert sum(pod.pods.counts["found"] for pod in pods) > 0
+
+    asyncio.run(talk())
+
+
+def test_a_session_that_neither_its_owner_nor_its_second_has_is_found_by_its_revision() -> None:
+    async def talk() -> None:
+        async with cluster("a", "b", "c", "d") as pods:
+            session = next(name for name in pods.named("b", 30) if ranks(pods, name).index("a") >= 2)
+            pods.see(["a"], by="a")
+            agent = Agent(pods, session)
+            await agent.append(sample_text(2_000), "a")
+            assert holders(pods, session) == ["a"]
+            pods.see()
+            for pod in pods:
+                pod.pods._settle()  # as if long ago
+            for turn in range(8):
+                await agent.append(f" and turn {turn}", "abcd"[turn % 4])
+            assert agent.misses == []
+            assert [pod.pods.counts["found"] for pod in pods] == [0, 2, 2, 2]
+            with pytest.raises(SessionNotFound):  # it may be an old copy
+                await pods.raw("b", "GetSession", pb.GetSessionRequest(session=session))
+            assert (await pods["a"].pods.rebalance(5)).counts == {"moved": 1}
+            await agent.append(" at home", "c")
+            assert (agent.misses, holders(pods, session)) == ([], ["b"])
+
+    asyncio.run(talk())
+
+
+def test_a_session_that_nobody_has_is_asked_of_each_pod_once() -> None:
+    async def talk() -> None:
+        async with cluster("a", "b", "c", "d") as pods:
+            for session in (*pods.named("a"), *pods.named("b")):
+                before = forwards(pods)
+                with pytest.raises(SessionNotFound):
+                    await pods.raw("a", "Append", pb.AppendRequest(session=session, delta="x", expected_revision=1))
+                assert forwards(pods) == before + 3
+            assert [len(pod.seen) for pod in pods] == [2, 2, 2, 2]
+            assert pods["a"].pods.counts["searched"] == 2
 
     asyncio.run(talk())
 

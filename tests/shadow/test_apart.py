@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -54,6 +56,13 @@ def test_a_process_that_is_killed_is_an_error_once(apart: ReferenceApart) -> Non
         apart.encode("a")
     assert apart.encode("a") is not None
     assert apart.started == 2
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x05", b"\xff\0\0\0\0\0\0\0{"])
+def test_its_process_ends_without_a_word_when_the_tier_is_killed_while_it_writes(sent: bytes) -> None:
+    command = [sys.executable, "-m", "toktier_tier.shadow.apart_worker"]
+    done = subprocess.run(command, input=sent, capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_its_process_has_the_lowest_priority(apart: ReferenceApart) -> None:

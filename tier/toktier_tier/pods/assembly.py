@@ -53,12 +53,6 @@ class Neighbours:
             raise InvalidRequest("pods.credential", "callers are told apart: pods need a token or a certificate")
         credentials: Credentials | None = self._tls.credentials if self._tls is not None else None
         options = self._tls.options if self._tls is not None else ()
-        source = _source(given, self.me)
-        self.membership = source
-        if given.health_s:
-            self.membership = HealthChecked(
-                source, self.me, every_s=given.health_s, credentials=credentials, options=options
-            )
         self.forwarder = Forwarder(
             self.me,
             timeouts=Timeouts(given.connect_s, given.answer_s),
@@ -66,6 +60,16 @@ class Neighbours:
             credentials=credentials,
             options=options,
         )
+        self.membership = _source(given, self.me)
+        if given.health_s:
+            self.membership = HealthChecked(
+                self.membership,
+                self.me,
+                every_s=given.health_s,
+                heard=self.forwarder.heard,
+                credentials=credentials,
+                options=options,
+            )
         self.index = ContentIndex()
         self._telemetry = telemetry
         self._changed = asyncio.Event()

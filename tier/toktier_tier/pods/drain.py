@@ -9,7 +9,8 @@ For each session, the one used last first:
     one of its name, it is dropped if this pod leaves (that one is newer), and kept otherwise (it may be an old copy);
     sent, but no answer came: the other pod may have it, so it is forgotten here. At worst that is a state miss.
 
-So at no time do two pods serve it, and nothing that was answered from it is ever undone.
+So at no time do two pods serve it, and nothing that was answered from it is ever undone. A pod that leaves takes none
+on: a session would come and go between it and one that doesn't know of its leaving yet, and be found at neither.
 """
 
 from __future__ import annotations

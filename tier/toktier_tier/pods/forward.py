@@ -1,7 +1,8 @@
 """Calls from pod to pod: one channel per peer, one breaker per peer, and the marks that a forwarded call carries.
 
 Guarantees: every wait has an end; a peer that can't be reached costs one wait, then none until its breaker lets a trial
-through; what the owner answered, errors included, comes back as it was; a call that is cancelled is cancelled there.
+through; one that is slow with a call while it answers others costs that call alone; what the owner answered, errors
+included, comes back as it was; a call that is cancelled is cancelled there.
 
     x-toktier-forwarded    the pod that forwards; a call that has it is never forwarded again. Where pods share a token
                            it is refused from anyone else; otherwise it is obeyed: it can only stop a call's travels
@@ -12,6 +13,7 @@ through; what the owner answered, errors included, comes back as it was; a call 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -32,6 +34,8 @@ from .ring import Peer
 FORWARDED = FORWARDED_KEY
 FINGERPRINT = "x-toktier-fingerprint"
 SERVICE_PATH = "/toktier.v1.TokenizerService/"
+MOST_SLOW = 8
+"""Calls in a row that a peer may be late with, though it shows life, until it is left alone too."""
 CLOSE_GRACE_S = 30.0
 """How long calls to a peer that has left may go on."""
 _OPTIONS: tuple[tuple[str, Any], ...] = (
@@ -45,6 +49,8 @@ _LOST = frozenset(
     {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 )
 """Without a code of the tier's own these come from the connection."""
+_SLOW = frozenset({"unreachable", "late"})
+"""What a busy peer may be, too; or this pod, which then notices answers too late."""
 Metadata = Callable[[], Iterable[tuple[str, str]]]
 Credentials = Callable[[], grpc.ChannelCredentials]
 
@@ -95,6 +101,7 @@ class _Line:
 
     def __init__(self, channel: grpc.aio.Channel, breaker: Breaker) -> None:
         self.channel, self.breaker = channel, breaker
+        self.heard_s, self.slow = -math.inf, 0
         self.calls: dict[str, Any] = {}
 
     def method(self, name: str) -> Any:
@@ -146,7 +153,8 @@ class Forwarder:
     ) -> bytes:
         """The answer's bytes; `fingerprint` is of the snapshot to serve it by. Raises `OwnerAnswered`, `NotServed`."""
         line = self._line(peer)
-        line.breaker, ticket = line.breaker.admit(self._clock())
+        begun = self._clock()
+        line.breaker, ticket = line.breaker.admit(begun)
         if ticket is None:
             self.counts["open"] += 1
             raise NotServed("open")
@@ -156,21 +164,29 @@ class Forwarder:
             self.counts[found.reason] += 1
             if found.reason == "unknown_method":
                 line.breaker = line.breaker.succeeded(ticket)
-            elif not found.blamed:
+            elif not found.blamed or (found.reason in _SLOW and self._lives(line, begun)):
                 line.breaker = line.breaker.abandoned(ticket, self._clock())
             else:
                 line.breaker = line.breaker.failed(ticket, self._clock())
             raise
         except OwnerAnswered:
             self.counts["refused"] += 1
+            line.heard_s, line.slow = self._clock(), 0
             line.breaker = line.breaker.succeeded(ticket)
             raise
         except BaseException:
             line.breaker = line.breaker.abandoned(ticket, self._clock())
             raise
         self.counts["answered"] += 1
+        line.heard_s, line.slow = self._clock(), 0
         line.breaker = line.breaker.succeeded(ticket)
         return answer
+
+    def heard(self, peer: Peer) -> None:
+        """The peer has said elsewhere, just now, that it serves."""
+        line = self._lines.get(peer)
+        if line is not None:
+            line.heard_s = self._clock()
 
     def keep(self, peers: Iterable[Peer]) -> None:
         """Close the channels to all others; their running calls may end."""
@@ -194,6 +210,11 @@ class Forwarder:
         lines, self._lines = list(self._lines.values()), {}
         for line in lines:
             await line.channel.close()
+
+    def _lives(self, line: _Line, since_s: float) -> bool:
+        """Whether a peer that gave a call no answer in time has shown life meanwhile, and isn't late all the time."""
+        line.slow += 1
+        return line.heard_s > since_s and line.slow < MOST_SLOW
 
     def _line(self, peer: Peer) -> _Line:
         found = self._lines.get(peer)

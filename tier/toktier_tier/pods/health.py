@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
@@ -49,6 +49,7 @@ class HealthChecked(Membership):
     """`source`'s peers that are well. Run this in the place of `source`.
 
     every_s, wait_s   between two questions, and for an answer
+    heard             is told of every answer that a peer serves
     counts            peers by what they said, and the source's own
     """
 
@@ -60,13 +61,14 @@ class HealthChecked(Membership):
         every_s: float = EVERY_S,
         wait_s: float = WAIT_S,
         failures: int = FAILURES,
+        heard: Callable[[Peer], object] = lambda peer: None,
         credentials: Credentials | None = None,
         options: Iterable[tuple[str, Any]] = (),
         randomness: random.Random | None = None,
     ) -> None:
         super().__init__(peer for peer in source.peers if peer.name == me)
         self._source, self._me = source, me
-        self._every_s, self._wait_s, self._failures = every_s, wait_s, failures
+        self._every_s, self._wait_s, self._failures, self._heard = every_s, wait_s, failures, heard
         self._credentials, self._options = credentials, (*_OPTIONS, *options)
         self._random = randomness or random.Random()
         self._watches: dict[Peer, _Watch] = {}
@@ -123,6 +125,8 @@ class HealthChecked(Membership):
         else:
             watch.failed, serves = 0, answer.status == _SERVING
             self.counts["health.serving" if serves else "health.not_serving"] += 1
+            if serves:
+                self._heard(peer)
         if serves != watch.serves:
             watch.serves = serves
             self._settle()

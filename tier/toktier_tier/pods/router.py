@@ -7,10 +7,13 @@ it arrives (rule 1 of the package). Where it is looked for, at most once each, u
     if that gives no answer, or hasn't the session at that revision's life:
         the key's second, who owns it without the owner, and who owned it before the owner joined
         for a while after a change of the ring, who owned it before: that may not have handed it over yet
+        if the request names a revision, the other pods, within bounds: a session whose owner and second gave no answer
+        was made where its client happened to ask
     if none of them answers, here
 
 A full text that isn't found is encoded anew; a change of a session that nobody has is answered `session.not_found` or
-`session.revision_conflict`, by its owner, and the client opens it again.
+`session.revision_conflict`, by its owner, and the client opens it again. Only by a revision is a session told from an
+old copy of it on some pod: what names none isn't looked for everywhere.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import chain, islice
 from typing import Any
 
 from ..core.errors import EnvironmentFault, InvalidRequest, SessionNotFound, SnapshotNotFound, TierError
@@ -37,10 +41,12 @@ FORWARDED_METHODS = frozenset({"Encode", "OpenSession", "Append", "Edit", "Close
 CHANGES = frozenset({"Append", "Edit"})
 """Of a session whose text the request doesn't hold."""
 OPEN, CLOSE, FULL_TEXT = "OpenSession", "CloseSession", "Encode"
-BY_FINGERPRINT = frozenset({"EncodeAll", "Handoff"})
+HANDOFF = "Handoff"
+BY_FINGERPRINT = frozenset({"EncodeAll", HANDOFF})
 """What names its snapshot in the place of a model."""
 MOVED = "session.moved"
 OTHER_SNAPSHOT = "pods.other_snapshot"
+LEAVING = "pods.leaving"
 BEFORE_S = 30.0
 """For how long after a change of the ring the owners before it are asked too."""
 OTHERS_S = 10.0
@@ -49,6 +55,8 @@ _NOT_BY_THAT = frozenset({OTHER_SNAPSHOT, "snapshot.not_found"})
 """Answers of a pod that hasn't the snapshot which this one has."""
 MOST_BEFORE = 4
 """Changes that are remembered, the last ones."""
+MOST_SEARCHED, SEARCH_S = 8, 1.0
+"""Of the other pods, how many are asked for a session that isn't where it belongs, and for how long."""
 Here = Callable[[], Awaitable[bytes]]
 
 
@@ -96,12 +104,14 @@ class Pods:
         """Serve a gRPC call: `request` is what `data` says, `here` serves it on this pod.
 
         Raises `OwnerAnswered` for the call to end as it ended there, `InvalidRequest` (`session.revision_required`),
-        `EnvironmentFault` (`session.moved`, `pods.other_snapshot`) to a pod that forwarded it, and what `here` raises.
+        `EnvironmentFault` (`session.moved`, `pods.other_snapshot`, `pods.leaving`) to another pod, what `here` raises.
         """
         session = request.session if method in FORWARDED_METHODS else ""
         if not session:
             if method not in BY_FINGERPRINT:
                 return await here()
+            if method == HANDOFF and self.leaving:
+                raise EnvironmentFault(LEAVING, "this pod hands its sessions over: it takes none on")
             try:
                 return await here()
             except SnapshotNotFound:
@@ -121,7 +131,7 @@ class Pods:
             return await self._serve_marked(key, went, here)
         if went is None and self._stays(method, key, expected):
             try:
-                answer = await here()
+                answer = await self._try_here(key, here)
                 self.counts["here"] += 1
                 return answer
             except SessionNotFound:  # it may have been taken away while the request waited for it
@@ -222,11 +232,20 @@ class Pods:
             return method == FULL_TEXT and self._moving and self.handover.stands_at(key) is not None
         return self.handover.stands_at(key) == expected
 
+    async def _try_here(self, key: SessionKey, here: Here) -> bytes:
+        """`here`; once more if the session was on its way when the request's turn came, and is back since."""
+        try:
+            return await here()
+        except SessionNotFound:
+            if await self.handover.settled(key) is None and self.handover.stands_at(key) is not None:
+                return await here()
+            raise
+
     async def _serve_marked(self, key: SessionKey, went: Peer | None, here: Here) -> bytes:
         peer = self._successor(key, ring_key(key.session), went)
         if peer is None:
             try:
-                return await here()
+                return await self._try_here(key, here)
             except SessionNotFound:
                 peer = await self.handover.settled(key)
                 if peer is None:
@@ -252,14 +271,17 @@ class Pods:
         until = None if timeout_s is None else self._clock() + timeout_s
         missing: TierError | OwnerAnswered | None = None
         tried_here = False
-        for peer in self._places(key, went, _creates(method, expected)):
+        asked: set[Peer] = set()
+        places = self._places(key, went, _creates(method, expected))
+        for peer in places if expected is None else chain(places, self._others_than(asked)):
+            asked.add(peer)
             try:
                 if peer.name == self.me:
                     tried_here = True
-                    answer: bytes | None = await here()
+                    answer: bytes | None = await self._try_here(key, here)
                 else:
                     left_s = None if until is None else until - self._clock()
-                    answer = await self._ask(peer, method, data, key, left_s, here)
+                    answer = await self._ask(peer, method, data, key, left_s, here, asked)
             except (TierError, OwnerAnswered) as error:
                 if missing is None and not _may_be_elsewhere(error, expected):
                     raise
@@ -286,6 +308,16 @@ class Pods:
         before = () if creates else (ring.owner(key.tenant, placed_by) for ring in self._before)
         return list(dict.fromkeys(peer for peer in (went, owner, second, *before) if peer is not None))
 
+    def _others_than(self, asked: set[Peer]) -> Iterator[Peer]:
+        """Those that weren't asked, as long as it may go on; `asked` grows meanwhile."""
+        until = self._clock() + SEARCH_S
+        others = (peer for peer in self.ring.peers if peer.name != self.me and peer not in asked)
+        for number, peer in enumerate(islice(others, MOST_SEARCHED)):
+            if self._clock() > until:
+                return
+            self.counts["searched"] += number == 0
+            yield peer
+
     async def _ask(
         self,
         peer: Peer,
@@ -294,9 +326,10 @@ class Pods:
         key: SessionKey,
         timeout_s: float | None,
         here: Here | None = None,
+        asked: set[Peer] | None = None,
     ) -> bytes | None:
         """The peer's answer; None if it gives none, or has another snapshot. One that is leaving names its successor,
-        once; `here` is called if that is this pod.
+        once, which is `asked` then; `here` is called if that is this pod.
         """
         until = None if timeout_s is None else self._clock() + timeout_s
         for redirected in (False, True):
@@ -321,12 +354,14 @@ class Pods:
                     self.counts["refused"] += 1
                     raise
                 if successor.name == self.me and here is not None:
-                    return await here()
+                    return await self._try_here(key, here)
                 if redirected or successor.name == self.me:
                     self.counts["fallback.moved"] += 1
                     return None
                 self.counts["redirected"] += 1
                 peer = successor
+                if asked is not None:
+                    asked.add(peer)
             else:
                 self.counts["forwarded"] += 1
                 return answer

@@ -44,8 +44,11 @@ def main() -> None:
 
 
 def _read(source: BinaryIO) -> bytes | None:
+    """None at the end, also in the middle of a message: the tier was killed while it wrote."""
     head = source.read(8)
-    return source.read(int.from_bytes(head, "little")) if len(head) == 8 else None
+    size = int.from_bytes(head, "little")
+    data = source.read(size)
+    return data if len(head) == 8 and len(data) == size else None
 
 
 def _answer(target: BinaryIO, kind: int, data: bytes) -> None:
