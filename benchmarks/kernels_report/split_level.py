@@ -154,13 +154,14 @@ def _check(entry: Entry, chars: int, seed: int) -> Row:
 
 
 def _texts(snapshot: Snapshot, split: SplitAutomaton, seed: int, chars: int) -> Iterator[str]:
-    """First the code points at which classes change, then all of them (at most half of `chars`), then any shape."""
+    """First code points at which classes change, then any code points (from 9 M `chars` on, all), then any shape."""
     draw = random.Random(f"{seed}/{snapshot.fingerprint}")
     edges, pool = _alphabet(split, draw)
+    edges = draw.sample(edges, min(len(edges), chars // 4 // len(EDGE_FRAME)))
     for at in range(0, len(edges), SWEEP_CHARS // len(EDGE_FRAME)):
         yield "".join(EDGE_FRAME.format(char) for char in edges[at : at + SWEEP_CHARS // len(EDGE_FRAME)])
     scalars = CODE_POINTS - 0x800
-    points = draw.sample(range(scalars), min(scalars, chars // 6))
+    points = draw.sample(range(scalars), min(scalars, chars // 8))
     sweep = [chr(point if point < 0xD800 else point + 0x800) for point in points]
     for at in range(0, len(sweep), SWEEP_CHARS):
         few = sweep[at : at + SWEEP_CHARS]
