@@ -19,7 +19,7 @@ test: $(VENV)/.ready  ## all tests; properties get TOKTIER_EXAMPLES times their 
 
 kernels: $(VENV)/.ready  ## the GPU kernels without a GPU: twins, interpreter, machine code for five targets (build/kernels.json)
 	$(PY) -m catalog --ci
-	TRITON_INTERPRET=1 TOKTIER_EXAMPLES=$${TOKTIER_EXAMPLES:-0.4} $(ON_KERNELS) -m pytest -q -n 2 --dist loadfile tests/kernels
+	TRITON_INTERPRET=1 TOKTIER_EXAMPLES=$${TOKTIER_EXAMPLES:-0.2} $(ON_KERNELS) -m pytest -q -n 2 --dist loadfile tests/kernels
 	$(ON_KERNELS) -m kernels_report --out build --split-chars $(SPLIT_CHARS)
 
 kernels-full: SPLIT_CHARS := 10000000

@@ -57,8 +57,8 @@ KNOWN = """
     types = {"source": "*i32", "target": "*i32", "size": "i32"}
     specs = [
         AheadSpec(copies, types, {"BLOCK": 256}, 4, name="light"),
-        AheadSpec(copies, types, {"BLOCK": 4096}, 1, name="crowded"),
-        AheadSpec(copies, types, {"BLOCK": 4096}, 1, name="crowded_cold", hot=False),
+        AheadSpec(copies, types, {"BLOCK": 8192}, 1, name="crowded"),
+        AheadSpec(copies, types, {"BLOCK": 8192}, 1, name="crowded_cold", hot=False),
         AheadSpec(sums, types, {"BLOCK": 1024}, 4, name="shares"),
         AheadSpec(fails, types, {"BLOCK": 1}, 1, name="fails"),
     ]
