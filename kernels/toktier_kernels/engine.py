@@ -1,8 +1,9 @@
 """The host side of the kernels: documents in, IDs and ends out, on one device and one stream.
 
 Rules:
-1. A text takes one synchronization. Another one is needed only for IDs that the first didn't bring, for a text that
-   had to be normalized (it runs again), and for overlong segments.
+1. A text takes one synchronization, and a second one where the first didn't bring all IDs, where the text had to be
+   normalized (it runs again), or where it has overlong segments; also where it has both, if normalizing touches none
+   of those segments: they are encoded before the second run.
 2. What the device can't do exactly is done by the CPU through the two callables, or raised with a code; never guessed.
 3. A call that fails leaves the engine usable, unless CUDA itself is lost to this process (`DeviceFault`, `sticky`).
 4. Memory on the device: the tables, one arena within `memory_bytes`, and what deliveries and corrections hold.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -26,7 +28,7 @@ from .delivery import Encoded, Facts
 from .device import Device
 from .errors import Busy, Closed, DeviceFault, InvalidArgument, Unsettled, undecodable
 from .merge import LIMIT_BYTES as MOST_MERGED_BYTES
-from .passes import Passes, Run, Wanted
+from .passes import Passes, Placed, Run, Wanted
 from .regions import Normalize, all_regions, normalize_regions, unsettled_regions
 from .status import ERROR, OVERLONG, UNSETTLED
 from .steps import DeviceTables, Limits
@@ -135,9 +137,8 @@ class Engine:
         wanted = Wanted(ids=host, ends=host and ends is not None, unsettled=self._normalizes)
         with self._turn(wait) as passes:
             before = self._device.waits
-            run, batch, normalized = self._settled(passes, batch, wanted)
-            corrected = 0
-            if run is not None and run.status[OVERLONG]:
+            run, batch, normalized, corrected = self._settled(passes, batch, wanted)
+            if run is not None and run.status[OVERLONG] and not corrected:
                 run, corrected = self._corrected(passes, run, wanted)
             with self._device.work():
                 encoded = self._deliver(run, batch, ends, host)
@@ -145,38 +146,52 @@ class Engine:
             encoded.facts = Facts(batch.size, normalized, corrected, self._device.waits - before)
             return encoded
 
-    def _settled(self, passes: Passes, batch: Batch, wanted: Wanted) -> tuple[Run | None, Batch, int]:
-        """(the run of the normalized text; that text; how many bytes of it the CPU normalized)."""
+    def _settled(self, passes: Passes, batch: Batch, wanted: Wanted) -> tuple[Run | None, Batch, int, int]:
+        """(the run of the normalized text; that text; how many bytes of it the CPU normalized, and how many were
+        overlong and are in the run already)."""
         if not batch.size:
-            return None, batch, 0
+            return None, batch, 0, 0
         run = passes.run(batch, wanted)
         if run.status[ERROR] < batch.size:
             raise undecodable(batch.documents, run.status[ERROR])
         count = run.status[UNSETTLED]
         if not self._normalizes or not count:
-            return run, batch, 0
+            return run, batch, 0, 0
         if self._normalize is None:
             raise Unsettled("kernels.unsettled", "the text may have to be normalized", characters=count)
         if count <= len(run.unsettled):
             starts, ends = unsettled_regions(batch, run.unsettled[:count])
         else:
             starts, ends = all_regions(batch)
-        settled = normalize_regions(batch, starts, ends, self._normalize)
+        apart = _untouched(passes, run, starts, ends)
+        settled, apart_starts, apart_ends = _normalized_with(batch, starts, ends, self._normalize, apart)
         normalized = int((ends - starts).sum()) + settled.size - batch.size
         if not settled.size:
-            return None, settled, normalized
-        run = passes.run(settled, Wanted(ids=wanted.ids, ends=wanted.ends, tokens=run.total * 5 // 4))
+            return None, settled, normalized, 0
+        again = Wanted(ids=wanted.ids, ends=wanted.ends, tokens=run.total * 5 // 4)
+        if not len(apart_starts):
+            return self._valid(passes.run(settled, again), settled), settled, normalized, 0
+        placed = self._encoded(settled, apart_starts, apart_ends)
+        again = replace(again, tokens=run.total * 5 // 4 + len(placed.ids))
+        run = self._valid(passes.run(settled, again, placed), settled)
+        found, stops = passes.overlong_bounds(run)
+        if np.array_equal(found, apart_starts) and np.array_equal(stops, apart_ends):
+            return run, settled, normalized, placed.bytes
+        return self._valid(passes.run(settled, again), settled), settled, normalized, 0
+
+    def _valid(self, run: Run, settled: Batch) -> Run:
         if run.status[ERROR] < settled.size:
             raise InvalidArgument("kernels.invalid_argument", "what the normalizer gives isn't UTF-8")
-        return run, settled, normalized
+        return run
+
+    def _encoded(self, batch: Batch, starts: Positions, ends: Positions) -> Placed:
+        return Placed(starts, ends, *encode_stretches(batch.text, starts, ends, self._encode_overlong, self._lengths))
 
     def _corrected(self, passes: Passes, run: Run, wanted: Wanted) -> tuple[Run, int]:
         """The run with its overlong segments encoded by the CPU, and how many bytes they have."""
-        starts, ends = passes.overlong_bounds(run)
-        at, ids = encode_stretches(run.batch.text, starts, ends, self._encode_overlong, self._lengths)
-        most = run.total + len(ids)
-        again = passes.place(run, starts, ends, at, ids, Wanted(ids=wanted.ids, ends=wanted.ends, tokens=most))
-        return again, int((ends - starts).sum())
+        placed = self._encoded(run.batch, *passes.overlong_bounds(run))
+        most = run.total + len(placed.ids)
+        return passes.place(run, placed, Wanted(ids=wanted.ids, ends=wanted.ends, tokens=most)), placed.bytes
 
     def _deliver(self, run: Run | None, batch: Batch, ends: EndsKind | None, host: bool) -> Encoded:
         """Copies out of the arena, within `work()`."""
@@ -229,6 +244,28 @@ class Engine:
         if self._passes is not None:
             with suppress(RuntimeError):  # what is lost can't be given back either
                 self._passes.drop()
+
+
+def _untouched(passes: Passes, run: Run, starts: Positions, ends: Positions) -> tuple[Positions, Positions]:
+    """The overlong segments of `run`, if no region [starts[k], ends[k]) touches any and their bounds are there."""
+    none = np.empty(0, np.int32)
+    if not 0 < run.status[OVERLONG] <= run.workspace.bucket.reported:
+        return none, none
+    begins, stops = passes.overlong_bounds(run)
+    behind = np.searchsorted(ends, begins, "right")
+    next_start = np.append(starts, run.batch.size)[behind]
+    return (begins, stops) if (next_start >= stops).all() else (none, none)
+
+
+def _normalized_with(
+    batch: Batch, starts: Positions, ends: Positions, normalize: Normalize, apart: tuple[Positions, Positions]
+) -> tuple[Batch, Positions, Positions]:
+    """The normalized batch, and where the stretches `apart`, which no region touches, are in it."""
+    documents, stretches = len(batch.documents), len(apart[0])
+    marked = replace(batch, documents=np.concatenate([batch.documents, *apart]))
+    settled = normalize_regions(marked, starts, ends, normalize)
+    moved = settled.documents[documents:]
+    return replace(settled, documents=settled.documents[:documents]), moved[:stretches], moved[stretches:]
 
 
 def _ends_of(stops: torch.Tensor, kind: EndsKind) -> torch.Tensor:

@@ -40,6 +40,20 @@ class Wanted:
     tokens: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What the CPU encoded of the stretches [starts[k], ends[k]): `ids`, each from `at` on."""
+
+    starts: Positions
+    ends: Positions
+    at: Positions
+    ids: Ids
+
+    @property
+    def bytes(self) -> int:
+        return int((self.ends - self.starts).sum())
+
+
 @dataclass(slots=True)
 class Run:
     """status: by the slots of `status`; firsts: each document's first token; the rest as far as it was brought.
@@ -84,8 +98,11 @@ class Passes:
             self._graphs.clear()
         self._memory.drop()
 
-    def run(self, batch: Batch, wanted: Wanted) -> Run:
-        """Of a text of one byte or more. Raises `TextTooLarge`, `OutOfMemory`, `DeviceFault`."""
+    def run(self, batch: Batch, wanted: Wanted, placed: Placed | None = None) -> Run:
+        """Of a text of one byte or more; what is `placed` takes the place of what the device made of those stretches.
+
+        Raises `TextTooLarge`, `OutOfMemory`, `DeviceFault`.
+        """
         bucket = bucket_of(batch.size, max(len(batch.documents), len(batch.spans)))
         needed = arena_bytes(bucket)
         if needed > self._memory_bytes or bucket.text > LARGEST_TEXT_BYTES:
@@ -102,7 +119,10 @@ class Passes:
             mirror = self._memory.mirror(workspace.upload.numel())
             sent = fill(mirror.numpy(), batch, workspace)
             workspace.upload[:sent].copy_(mirror[:sent], non_blocking=True)
-            return self._read(batch, workspace, self._launch(workspace, batch), wanted)
+            arrays = self._launch(workspace, batch)
+            if placed is not None:
+                self._put(arrays, placed)
+            return self._read(batch, workspace, arrays, wanted)
 
     def overlong_bounds(self, run: Run) -> tuple[Positions, Positions]:
         """(starts, ends) of the overlong segments, in order, each once. Raises `Overlong` if the list was too short."""
@@ -120,13 +140,16 @@ class Passes:
         starts, first = np.unique(both[0], return_index=True)
         return starts, both[1][first]
 
-    def place(self, run: Run, starts: Positions, ends: Positions, at: Positions, ids: Ids, wanted: Wanted) -> Run:
-        """`run` again, with what the CPU encoded (`ids`, each from `at` on) in the stretches [starts[k], ends[k])."""
+    def place(self, run: Run, placed: Placed, wanted: Wanted) -> Run:
+        """`run` again, with what is `placed`."""
         with self._device.work():
-            there = [self._device.to_device(part) for part in (*tiles(starts, ends), at, ids)]
-            overlong.place(run.arrays["token"], *there)
-            finish(run.arrays)
+            self._put(run.arrays, placed)
             return self._read(run.batch, run.workspace, run.arrays, wanted)
+
+    def _put(self, arrays: Arrays, placed: Placed) -> None:
+        parts = (*tiles(placed.starts, placed.ends), placed.at, placed.ids)
+        overlong.place(arrays["token"], *(self._device.to_device(part) for part in parts))
+        finish(arrays)
 
     def _launch(self, workspace: Workspace, batch: Batch) -> Arrays:
         arrays = workspace.arrays

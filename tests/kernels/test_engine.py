@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import samples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -154,7 +156,13 @@ MANY_IDS = b"1!" * 100  # a token each: more than was guessed
         (f"{UNSETTLED} ".encode() * 60, {"ends": "uint32"}, 2),
         (b"in " + b"a" * 50, {}, 2),
         (b"in " + b"a" * 50 + b"1!" * 70, {"ends": "uint64"}, 2),
-        (f"{UNSETTLED} in ".encode() + b"a" * 50, {}, 3),
+        (f"{UNSETTLED} in ".encode() + b"a" * 50, {}, 2),
+        (
+            f"{UNSETTLED} in ".encode() + b"a" * 50 + b" it " + b"a" * 41 + f" {UNSETTLED}".encode(),
+            {"ends": "uint32"},
+            2,
+        ),
+        (b"a" * 30 + UNSETTLED.encode() + b"a" * 30, {}, 3),
     ],
 )
 def test_the_host_waits_as_often_as_it_must(text: bytes, options: dict[str, Any], expected: int) -> None:
@@ -164,6 +172,16 @@ def test_the_host_waits_as_often_as_it_must(text: bytes, options: dict[str, Any]
     assert found.facts.synchronizations == engine.synchronizations - before == expected
     assert found.ids.numpy().tolist() == by_twins([text], walk_limit=40).ids.tolist()
     assert found.numpy().tolist() == found.ids.numpy().tolist()
+
+
+PARTS = [UNSETTLED, "\u0301", "é", " in ", "a" * 41, "a", "1", "  "]
+
+
+@settings(max_examples=examples(25))
+@given(st.lists(st.sampled_from(PARTS), min_size=1, max_size=8))
+def test_normalized_and_overlong_together_in_every_order(parts: list[str]) -> None:
+    text = "".join(parts).encode()
+    check(limited_engine(), by_twins([text], walk_limit=40), [text])
 
 
 @cache
