@@ -188,6 +188,7 @@ def may(who: str, verb: str, what: str, namespace: str) -> bool:
 def test_an_upgraded_tokenizer_is_admitted_tried_and_rolled_out_without_a_failed_request() -> None:
     old, new = GENUINE.read_bytes(), upgraded("function")
     before = current_id()
+    patch("toktier", TOKTIER, {"spec": {"rollout": {"canaryHold": "5s"}}})  # for this and what follows
     stages: set[str] = set()
     with traffic(old=old, new=new).running() as seen, watching(lambda: stages.add(stage())):
         put_source(new)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -101,15 +102,27 @@ SMALL = ["flags", "normalized", "prefix", "first", "prepend", "words", "lower"]
 SMALL_PARTS = [*"ab <>mlrn\nA", "<m>", "<l>", "<r>", "<b>", "<n>", "ab", "<m", "m>", "  "]
 
 
-def second_reading(reference: Reference, text: str, untrusted: Spans) -> list[int]:
-    """The definition again: tokens from an empty model's tokenizer made of the file, all pieces in one encode with a
-    stand-in for each token, told apart by what the token is called."""
+@cache
+def second_reader(reference: Reference) -> tuple[Any, dict[int, int], Any]:
+    """(an empty model's tokenizer made of the file, the real IDs of its tokens, the model's with a stand-in)."""
     document = {**reference.snapshot.document(), "model": {"type": "BPE", "vocab": {}, "merges": []}}
     finder = tokenizers.Tokenizer.from_str(
         json.dumps({**document, "normalizer": None, "pre_tokenizer": None, "post_processor": None})
     )
     by_content = {each.content: each.id for each in reference.added_tokens()}
     real = {id: by_content[each.content] for id, each in finder.get_added_tokens_decoder().items()}
+    twin = tokenizers.Tokenizer(reference.tokenizer.model)
+    for part in ("normalizer", "pre_tokenizer"):
+        if getattr(reference.tokenizer, part) is not None:
+            setattr(twin, part, getattr(reference.tokenizer, part))
+    twin.add_tokens([tokenizers.AddedToken("\U0010fff0", normalized=False)])
+    return finder, real, twin
+
+
+def second_reading(reference: Reference, text: str, untrusted: Spans) -> list[int]:
+    """The definition again: tokens from an empty model's tokenizer made of the file, all pieces in one encode with a
+    stand-in for each token, told apart by what the token is called."""
+    finder, real, twin = second_reader(reference)
     inside = [any(start <= at < stop for start, stop in untrusted) for at in range(len(text))]
     masked, ids, at = "", [], 0
     for hidden, group in groupby(inside):
@@ -126,11 +139,6 @@ def second_reading(reference: Reference, text: str, untrusted: Spans) -> list[in
             ids.append(real[id])
             done = stop
         masked += stretch[done:]
-    twin = tokenizers.Tokenizer(reference.tokenizer.model)
-    for part in ("normalizer", "pre_tokenizer"):
-        if getattr(reference.tokenizer, part) is not None:
-            setattr(twin, part, getattr(reference.tokenizer, part))
-    twin.add_tokens([tokenizers.AddedToken("\U0010fff0", normalized=False)])
     encoding = twin.encode(masked, add_special_tokens=False)
     rest = iter(ids)
     found = [next(rest) if name == "\U0010fff0" else id for id, name in zip(encoding.ids, encoding.tokens, strict=True)]

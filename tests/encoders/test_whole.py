@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from toktier_tier.admission.faults import Liar
 from toktier_tier.admission.probe import ProbeResult
 from toktier_tier.admission.texts import Texts
 from toktier_tier.admission.whole import try_whole
-from toktier_tier.core.classes import is_scalar, ranges_of
+from toktier_tier.core.boundaries import BoundaryRule
+from toktier_tier.core.classes import Settled, is_scalar, ranges_of
 from toktier_tier.core.errors import EncoderUnavailable
 from toktier_tier.core.snapshot import parse_snapshot
 from toktier_tier.encoders.assemble import Cores, build_text_encoder, settled_points
@@ -142,11 +144,15 @@ def test_a_quarantine_reaches_who_still_holds_the_whole_form() -> None:
 # --- its admission ----------------------------------------------------------------------------------------------------
 
 
-def campaign_of(data: bytes) -> Campaign:
+@cache
+def derived(data: bytes) -> tuple[Reference, BoundaryRule, Settled]:
     reference = Reference(parse_snapshot(data, reference_version=REFERENCE_VERSION))
-    rule = derive_rule(reference)
+    return reference, derive_rule(reference), settled_points(reference)
+
+
+def campaign_of(data: bytes) -> Campaign:
+    reference, rule, settled = derived(data)
     texts = Texts(reference.snapshot, rule, 3)
-    settled = settled_points(reference)
     return Campaign(reference, rule, texts, 0.2, lambda phase, done: None, 8, settled=settled)
 
 
