@@ -29,6 +29,7 @@ from ..core.pipeline import Position
 from ..core.trust import Spans
 from ..ports import Encoder, Ids, TextEncoder
 from .snapshot_encoder import EMPTY, Found, SnapshotEncoder
+from .whole import AsEncoder
 
 OFF = sys.maxsize
 """A threshold that no text reaches."""
@@ -87,14 +88,15 @@ class GpuEncoder:
     ) -> None:
         self.inner, self.staged = inner, staged
         self.threshold_chars = threshold_chars
-        self.reference = _Inner(inner)
+        self.reference = AsEncoder("cpu", inner)
         self.fallbacks: Counter[str] = Counter()
         self.encoded = 0
         self._planted: Encoder | None = None
         self._unsafe: Bools | None = None
         self.leave_to_cpu(unsafe)
-        of_bytes = _of_bytes(normalize) if normalize is not None else None
-        self._engine: Engine | None = open_engine(of_bytes, self._encode_overlong)
+        self._engine: Engine | None = open_engine(
+            of_bytes(normalize) if normalize is not None else None, self._encode_overlong
+        )
 
     # --- ports.TextEncoder ----------------------------------------------------------------------------------------
 
@@ -236,17 +238,8 @@ class GpuEncoder:
         return [encode(stretch.decode(), [], Position.CONTINUATION) for stretch in stretches]
 
 
-class _Inner:
-    """The CPU path behind the encoder protocol."""
-
-    version = ""
-
-    def __init__(self, inner: TextEncoder) -> None:
-        self.name = "cpu"
-        self.encode = inner.encode
-
-
-def _of_bytes(normalize: Callable[[str], str]) -> Callable[[bytes], bytes]:
+def of_bytes(normalize: Callable[[str], str]) -> Normalize:
+    """The same of UTF-8."""
     return lambda data: normalize(data.decode()).encode()
 
 

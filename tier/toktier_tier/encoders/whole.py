@@ -13,7 +13,7 @@ from typing import Any
 from ..core.classes import Bools
 from ..core.pipeline import Position
 from ..core.trust import Spans
-from ..ports import Encoder, Ids
+from ..ports import Encoder, Ids, TextEncoder
 from .candidates import build_candidate
 from .guarded import Guarded
 from .reference import Reference
@@ -36,12 +36,14 @@ def build_whole(reference: Reference, name: str) -> Encoder:
     return build_candidate(name, whole_document(reference))
 
 
-class _Staged:
-    """The stages behind the encoder protocol: what the guard falls back to."""
+class AsEncoder:
+    """A text encoder behind the encoder protocol: what a guard falls back to."""
 
-    def __init__(self, staged: SnapshotEncoder) -> None:
-        self.name, self.version = "staged", ""
-        self.encode = staged.encode
+    version = ""
+
+    def __init__(self, name: str, encoder: TextEncoder) -> None:
+        self.name = name
+        self.encode = encoder.encode
 
 
 class WholeEncoder:
@@ -59,7 +61,7 @@ class WholeEncoder:
         rebuild: Callable[[], Encoder] | None = None,
     ) -> None:
         self.staged = staged
-        self.guarded = Guarded(candidate, _Staged(staged), unsafe, rebuild=rebuild)
+        self.guarded = Guarded(candidate, AsEncoder("staged", staged), unsafe, rebuild=rebuild)
         self._encode = self.guarded.encode
 
     def encode(self, text: str, position: Position = Position.TEXT_START) -> Ids:
