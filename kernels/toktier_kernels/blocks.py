@@ -1,6 +1,5 @@
-"""What kernels over blocks of an array share: whole blocks move in vectors, which a mask of single entries forbids."""
-
-# Kernels are typed by Triton when they are compiled.
+"""What kernels share: whole blocks of an array move in vectors, which a mask of single entries forbids, and lists are
+filled by one addition a block."""
 
 from __future__ import annotations
 
@@ -30,3 +29,17 @@ def put(array, at, value, size, whole):
         tl.store(array + at, value)
     else:
         tl.store(array + at, value, mask=at < size)
+
+
+@triton.jit
+def anywhere(mask):
+    return tl.max(mask.to(tl.int32), axis=None) > 0
+
+
+@triton.jit
+def append(items, capacity, counter, item, mask):
+    """Counts what `mask` selects and writes it behind what is there, as far as there is room; one addition a block."""
+    total = tl.sum(mask.to(tl.int32), axis=0)
+    if total > 0:
+        place = tl.atomic_add(counter, total, sem="relaxed") + tl.cumsum(mask.to(tl.int32), axis=0) - 1
+        tl.store(items + place, item, mask=mask & (place < capacity))

@@ -4,8 +4,6 @@ Two passes: a count per block; then every block adds up the counts of the blocks
 block's counts are read by all later blocks: for the 2**12 blocks of 16 MB that is less than one pass over the text.
 """
 
-# Kernels are typed by Triton when they are compiled.
-
 from __future__ import annotations
 
 import torch

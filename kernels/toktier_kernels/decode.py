@@ -4,8 +4,6 @@ Launchers take tensors, launch, and return: they neither allocate nor wait, so a
 sized by the arrays' capacity; how much of them is text is read from `sizes` on the device.
 """
 
-# Kernels are typed by Triton when they are compiled.
-
 from __future__ import annotations
 
 import torch

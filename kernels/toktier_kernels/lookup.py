@@ -3,8 +3,6 @@
 Twin: `toktier_kernels.twins.lookup`. A hash only says where to look: a piece has a token's ID where all bytes agree.
 """
 
-# Kernels are typed by Triton when they are compiled.
-
 from __future__ import annotations
 
 import torch
@@ -13,6 +11,7 @@ import triton.language as tl
 
 from toktier_kernels import hashing
 from toktier_kernels import status as s
+from toktier_kernels.blocks import anywhere, append
 from toktier_kernels.specs import AheadSpec
 
 SHORT_BYTES = 32
@@ -29,11 +28,6 @@ _OVERLONG = tl.constexpr(s.OVERLONG)
 _MULTIPLIER = tl.constexpr(hashing.MULTIPLIER)
 _SEED = tl.constexpr(hashing.SEED)
 _SHORT_BYTES = tl.constexpr(SHORT_BYTES)
-
-
-@triton.jit
-def _any(mask):
-    return tl.max(mask.to(tl.int32), axis=0) > 0
 
 
 @triton.jit
@@ -63,20 +57,11 @@ def _equal(text, start, blob, other, length, mask):
 
 
 @triton.jit
-def _append(items, capacity, counter, item, mask):
-    """Counts what `mask` selects and writes it behind what is there, as far as there is room; one addition a block."""
-    total = tl.sum(mask.to(tl.int32), axis=0)
-    if total > 0:
-        place = tl.atomic_add(counter, total, sem="relaxed") + tl.cumsum(mask.to(tl.int32), axis=0) - 1
-        tl.store(items + place, item, mask=mask & (place < capacity))
-
-
-@triton.jit
 def _segment_of(segments, count, position, mask):
     """The last segment that starts at or before `position`, by bisection."""
     low = tl.zeros_like(position).to(tl.int32)
     high = low + count
-    while _any(mask & (high - low > 1)):
+    while anywhere(mask & (high - low > 1)):
         middle = low + (high - low) // 2
         going = mask & (high - low > 1)
         after = tl.load(segments + middle, mask=going, other=0) > position
@@ -105,11 +90,11 @@ def _lookup(
         slot = ((wanted >> 32).to(tl.int64)) & (whole_size - 1)
         last = slot + whole_probes - 1
         found = waiting & ~waiting
-        while _any(waiting):
+        while anywhere(waiting):
             # The next slot with this hash, of all lanes; then its bytes: mostly they agree, and this was the only turn.
             hit = found & ~found
             seeking = waiting
-            while _any(seeking):
+            while anywhere(seeking):
                 stored = tl.load(whole_hash + slot, mask=seeking, other=0)
                 hit = hit | (seeking & (stored == wanted))
                 seeking = seeking & (stored != wanted) & (stored != 0) & (slot < last)
@@ -125,11 +110,11 @@ def _lookup(
         is_short = left & (length <= tl.minimum(merge_limit, _SHORT_BYTES))
         is_long = left & ~is_short & (length <= merge_limit)
         is_overlong = left & ~is_short & ~is_long
-        _append(short, short_capacity, status + _SHORT, entry.to(tl.int32), is_short)
-        _append(long, long_capacity, status + _LONG, entry.to(tl.int32), is_long)
-        if _any(is_overlong):
+        append(short, short_capacity, status + _SHORT, entry.to(tl.int32), is_short)
+        append(long, long_capacity, status + _LONG, entry.to(tl.int32), is_long)
+        if anywhere(is_overlong):
             segment = _segment_of(segments, tl.load(status + _SEGMENTS), start, is_overlong)
-            _append(overlong, overlong_capacity, status + _OVERLONG, segment, is_overlong)
+            append(overlong, overlong_capacity, status + _OVERLONG, segment, is_overlong)
 
 
 def lookup(

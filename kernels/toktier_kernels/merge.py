@@ -5,8 +5,6 @@ of up to 512. What decides the time is the number of rounds: each waits for the 
 before changed.
 """
 
-# Kernels are typed by Triton when they are compiled.
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ import triton.language as tl
 from toktier_kernels import hashing
 from toktier_kernels import status as s
 from toktier_kernels import vocabulary as v
+from toktier_kernels.blocks import anywhere
 from toktier_kernels.lookup import SHORT_BYTES
 from toktier_kernels.specs import AheadSpec
 
@@ -34,11 +33,6 @@ _ALTERNATE = tl.constexpr(v.ALTERNATE)
 _NOBODY = tl.constexpr(0x7FFFFFFF)  # behind the last symbol
 _ID_BITS = tl.constexpr(v.ID_BITS)
 _ID_MASK = tl.constexpr((1 << v.ID_BITS) - 1)
-
-
-@triton.jit
-def _any(mask):
-    return tl.max(mask.to(tl.int32), axis=None) > 0
 
 
 @triton.jit
@@ -62,7 +56,7 @@ def _find(merge_key, merge_value, merge_size, merge_probes, left, right, mask):
     result = tl.full(left.shape, _ABSENT, tl.uint64)
     waiting = mask
     probe = 0
-    while _any(waiting):
+    while anywhere(waiting):
         second = waiting & (probe + 1 < merge_probes)
         key_1 = tl.load(merge_key + slot, mask=waiting, other=_EMPTY_KEY)
         key_2 = tl.load(merge_key + slot + 1, mask=second, other=_EMPTY_KEY)
@@ -113,7 +107,7 @@ def _merge_rows(
             mode = (least & 3)[:, None]
             first = tl.min(tl.where(hit, column, WIDTH), axis=1)[:, None]
             merging = hit & ((mode != _LEFTMOST) | (column == first))
-            if _any(merging & (mode == _ALTERNATE) & (column != first)):
+            if anywhere(merging & (mode == _ALTERNATE) & (column != first)):
                 # Which of the pairs in a row that overlap it is: counted from the first one in symbols.
                 number = tl.cumsum(alive.to(tl.int32), axis=1)
                 begins = hit & ((before == column) | (tl.gather(hit.to(tl.int32), before, 1) == 0))

@@ -3,8 +3,6 @@
 How many segments there are is known on the device only: a fixed number of programs of one warp stride over them.
 """
 
-# Kernels are typed by Triton when they are compiled.
-
 from __future__ import annotations
 
 import torch
@@ -12,6 +10,7 @@ import triton
 import triton.language as tl
 
 from . import status as s
+from .blocks import anywhere, append
 from .specs import AheadSpec
 from .tables import END, SYMBOLS
 
@@ -66,7 +65,7 @@ def _walk(
         behind = left
         state = tl.full([LANES], _START, tl.int32)
         in_gap = tl.zeros([LANES], tl.int1)
-        while tl.max(active.to(tl.int32), axis=0) > 0:
+        while anywhere(active):
             for _ in tl.static_range(UNROLL):
                 readable = active & (at < right)
                 byte = tl.load(text + at, mask=readable, other=0).to(tl.int32)
@@ -96,11 +95,8 @@ def _walk(
                 spent = active & (left_steps == 0)
                 over = over | spent
                 active = active & ~spent
-        many = tl.sum(over.to(tl.int32), axis=0)
-        if many > 0:
-            base = tl.atomic_add(status + _OVERLONG, many, sem="relaxed")
-            place = base + tl.cumsum(over.to(tl.int32), axis=0) - 1
-            tl.store(overlong + place, index, mask=over & (place < capacity))
+        if anywhere(over):
+            append(overlong, capacity, status + _OVERLONG, index, over)
             # The first stage has written before `start` only; the stages before a later one have anywhere.
             written = start if FIRST else right
             for distance in range(1, tl.max(tl.where(over, written - left, 0), axis=0)):
