@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toktier_kernels.tables import Tables
+from toktier_tier.admission.campaign import derive_rule
 from toktier_tier.admission.texts import Texts
-from toktier_tier.core.added_tokens import exclusions
-from toktier_tier.core.boundaries import BoundaryRule, derive_class_rule
+from toktier_tier.core.boundaries import BoundaryRule
 from toktier_tier.core.classes import byte_characters
 from toktier_tier.core.pipeline import Position
 from toktier_tier.core.snapshot import SpecialTokenPolicy
 from toktier_tier.encoders.assemble import settled_points
-from toktier_tier.encoders.gpu import byte_spans
+from toktier_tier.encoders.gpu import byte_spans, of_bytes
 from toktier_tier.encoders.gpu_tables import build_tables
-from toktier_tier.encoders.reference import Reference, ReferenceProbe, core_document, load_tokenizer, open_reference
+from toktier_tier.encoders.reference import Reference, core_document, load_tokenizer, open_reference
 
 FAMILIES = {
     "gpt2-novelai": "GPT-2",
@@ -63,7 +63,7 @@ class Subject:
     def __init__(self, family: str, data: bytes) -> None:
         self.family = family
         self.reference: Reference = open_reference(data, SpecialTokenPolicy.NONE)
-        self.rule: BoundaryRule = _rule(self.reference)
+        self.rule: BoundaryRule = derive_rule(self.reference)
         self.tables: Tables = build_tables(self.reference, self.rule, settled_points(self.reference))
         pipeline = self.reference.snapshot.pipeline
         assert pipeline is not None
@@ -74,7 +74,7 @@ class Subject:
         self._added = {token.id: len(token.content.encode()) for token in self.reference.added_tokens()}
         normalize = self.reference.normalizer(Position.TEXT_START)
         self._normalize = normalize
-        self.normalize: Callable[[bytes], bytes] | None = normalize and (lambda data: normalize(data.decode()).encode())
+        self.normalize: Callable[[bytes], bytes] | None = of_bytes(normalize) if normalize is not None else None
 
     def texts(self, seed: int) -> Texts:
         return Texts(self.reference.snapshot, self.rule, seed)
@@ -137,11 +137,3 @@ class Subject:
         if again.ids != encoding.ids or not covered or (leads[ends - 1] != stops).any():
             raise ValueError(f"{self.family}: the reference's offsets aren't where its tokens' bytes end")
         return Sample(text, data, spans, ids, ends)
-
-
-def _rule(reference: Reference) -> BoundaryRule:
-    pipeline = reference.snapshot.pipeline
-    assert pipeline is not None
-    normalize = reference.normalizer(Position.TEXT_START) or str
-    excluded = exclusions(reference.added_tokens(), normalize, position_matters=pipeline.position_matters)
-    return derive_class_rule(pipeline, excluded, ReferenceProbe(reference))
