@@ -28,7 +28,7 @@ from ..core.vocabulary import derive_adjacency_rule, longest_entry_chars
 from ..encoders.assemble import Cores, build_text_encoder, core_documents, settled_points
 from ..encoders.candidates import CANDIDATES, GPU_NAME, build_candidate
 from ..encoders.gpu_device import Backend
-from ..encoders.reference import REFERENCE_VERSION, CoreReference, Reference, ReferenceProbe, class_members
+from ..encoders.reference import REFERENCE_VERSION, Reference, ReferenceProbe, class_members
 from ..encoders.snapshot_encoder import SnapshotEncoder
 from ..ports import Encoder, TextEncoder
 from .comparisons import (
@@ -233,7 +233,7 @@ def _probe(campaign: Campaign, document: dict[str, Any], built: dict[str, Encode
     if key not in campaign.probes:
         campaign.probes[key] = probe_encoders(
             {name: candidate.encode for name, candidate in built.items()},
-            CoreReference(document).encode,
+            campaign.reference.core(document["pre_tokenizer"]).encode,
             ~class_members(r"\p{Cn}"),
             partial(campaign.progress, "candidates: every code point"),
         )
