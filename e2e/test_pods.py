@@ -146,6 +146,18 @@ class Where:
         assert found is not None
         return int(found[1])
 
+    async def events(self) -> dict[str, dict[str, int]]:
+        """What each pod counted of requests and calls to others since it started, as far as it answers."""
+        found: dict[str, dict[str, int]] = {}
+        for pod in self.pods.values():
+            with suppress(httpx.TransportError):
+                metrics = (await self.web.get(f"{pod.url}/metrics", timeout=1.0)).text
+                events = re.findall(
+                    r'^toktier_pods_events\{event="([^"]*)",kind="(request|call)".*\} (\d+)', metrics, re.M
+                )
+                found[pod.name] = {f"{kind}.{event}": int(count) for event, kind, count in sorted(events)}
+        return found
+
     async def any_ready(self, chooser: random.Random) -> str:
         while not self.ready:
             await asyncio.sleep(0.02)
@@ -318,6 +330,8 @@ class Story:
             "amiss": dict(sorted(codes.items())),
             "recovery_s": round(max((at - struck for at, _, _ in load.amiss if at < until), default=0.0), 2),
         }
+        if load.amiss:
+            found["events"] = await load.where.events()
         self.seen[fault] = found
         print(f"\n{fault}: {json.dumps(found)}")
         assert found["wrong"] == []

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
@@ -255,6 +255,37 @@ async def silent_port() -> AsyncIterator[str]:
     finally:
         for writer in writers:
             writer.close()
+        server.close()
+
+
+@asynccontextmanager
+async def breakable(address: str) -> AsyncIterator[tuple[str, Callable[[], None]]]:
+    """An address from which connections go to `address`, and what breaks all of them."""
+    writers: list[asyncio.StreamWriter] = []
+    host, _, port = address.rpartition(":")
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection(host, int(port))
+        writers.extend((writer, inner_writer))
+        await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
+
+    def sever() -> None:
+        for writer in writers:
+            writer.transport.abort()
+        writers.clear()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", sever
+    finally:
+        sever()
         server.close()
 
 

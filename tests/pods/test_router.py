@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pods.cluster import QUICK, Agent, Cluster, cluster
+from pods.cluster import QUICK, Agent, Cluster, breakable, cluster
 from toktier_tier.core.errors import (
     EnvironmentFault,
     InvalidRequest,
@@ -276,6 +276,55 @@ def test_a_pod_that_is_killed_in_a_call_is_a_state_miss_too() -> None:
     asyncio.run(talk())
 
 
+def test_a_connection_that_breaks_loses_no_session() -> None:
+    async def talk() -> None:
+        async with cluster("a", "b") as pods, breakable(pods["b"].peer.address) as (address, sever):
+            pods["a"].membership.replace([pods["a"].peer, Peer("b", address)])
+            pods["a"].pods._settle()
+            agents = [Agent(pods, session) for session in pods.named("b", 4)]
+            for agent in agents:
+                await agent.append("some text", "a")
+            pods["b"].hang = asyncio.Event()
+            waiting = [asyncio.create_task(agent.append(" asked twice", "a")) for agent in agents]
+            while pods["b"].hung < 4:
+                await asyncio.sleep(0.01)
+            pods["b"].hang = None
+            sever()
+            await asyncio.gather(*waiting)
+            assert not any(agent.misses for agent in agents)
+            assert pods["a"].pods.counts["fallback.lost"] == 4
+            assert pods["b"].cancelled == 4
+            assert pods["a"].pods.counts["again"] >= 4
+
+    asyncio.run(talk())
+
+
+def test_a_session_isnt_lost_while_its_owners_breaker_is_open() -> None:
+    async def talk() -> None:
+        async with cluster("a", "b", "c") as pods:
+            agents = [Agent(pods, session) for session in pods.named("b", 4)]
+            for agent in agents:
+                await agent.append("some text", "a")
+            line = pods["a"].forwarder._lines[pods["b"].peer]
+            breaker, ticket = line.breaker.admit(time.monotonic())
+            assert ticket is not None
+            line.breaker = breaker.failed(ticket, time.monotonic())
+            begun = time.monotonic()
+            await asyncio.gather(*(agent.append(" while it is left alone", "a") for agent in agents))
+            assert time.monotonic() - begun > 0.9
+            assert not any(agent.misses for agent in agents)
+            assert pods["a"].pods.counts["fallback.open"] >= 4
+            # One that a pod knows to be gone isn't waited for.
+            await pods["b"].kill()
+            asyncio.get_running_loop().call_later(0.3, lambda: pods.see(["a", "c"], by="a"))
+            begun = time.monotonic()
+            await asyncio.gather(*(agent.append(" and is gone", "a") for agent in agents))
+            assert time.monotonic() - begun < 1.5
+            assert [agent.misses for agent in agents] == [["session.not_found"]] * 4
+
+    asyncio.run(talk())
+
+
 def test_a_pod_that_never_answers_costs_its_wait_once() -> None:
     async def talk() -> None:
         async with cluster("a", "b", timeouts=QUICK) as pods:
@@ -286,7 +335,8 @@ def test_a_pod_that_never_answers_costs_its_wait_once() -> None:
             begun = time.monotonic()
             for agent in agents:
                 await agent.append(" more", "a")
-            assert 0.9 < time.monotonic() - begun < 2.5  # one patience of 1 s; the breaker opens for 1 s
+            # One patience of 1 s, AGAIN_S since it first gave no answer; the breaker opens for 1 s, and 2.
+            assert 0.9 < time.monotonic() - begun < 4.5
             assert all(len(agent.misses) == 1 for agent in agents)
             assert pods["a"].pods.counts["fallback.late"] <= 2
             pods["b"].hang.set()

@@ -1,8 +1,9 @@
 """Calls from pod to pod: one channel per peer, one breaker per peer, and the marks that a forwarded call carries.
 
 Guarantees: every wait has an end; a peer that can't be reached costs one wait, then none until its breaker lets a trial
-through; one that is slow with a call while it answers others costs that call alone; what the owner answered, errors
-included, comes back as it was; a call that is cancelled is cancelled there.
+through; one that is slow with a call while it answers others costs that call alone, as does a connection that breaks:
+if the peer is gone with it, the next call can't reach it; what the owner answered, errors included, comes back as it
+was; a call that is cancelled is cancelled there.
 
     x-toktier-forwarded    the pod that forwards; a call that has it is never forwarded again. Where pods share a token
                            it is refused from anyone else; otherwise it is obeyed: it can only stop a call's travels
@@ -40,7 +41,7 @@ CLOSE_GRACE_S = 30.0
 """How long calls to a peer that has left may go on."""
 _OPTIONS: tuple[tuple[str, Any], ...] = (
     *MESSAGE_LIMITS,
-    ("grpc.enable_retries", 0),  # a change isn't repeated behind the caller's back
+    ("grpc.service_config_disable_resolution", 1),  # no retries but of what has surely not been processed
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.use_local_subchannel_pool", 1),
@@ -69,6 +70,11 @@ class NotServed(Exception):
     @property
     def untouched(self) -> bool:
         return self.reason not in ("lost", "late")
+
+    @property
+    def silent(self) -> bool:
+        """The peer may be what it was, and answer the next call."""
+        return self.reason in ("open", "unreachable", "lost", "late")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +107,7 @@ class _Line:
 
     def __init__(self, channel: grpc.aio.Channel, breaker: Breaker) -> None:
         self.channel, self.breaker = channel, breaker
-        self.heard_s, self.slow = -math.inf, 0
+        self.heard_s, self.silent_from_s, self.slow = -math.inf, math.inf, 0
         self.calls: dict[str, Any] = {}
 
     def method(self, name: str) -> Any:
@@ -109,6 +115,9 @@ class _Line:
         if found is None:
             found = self.calls[name] = self.channel.unary_unary(SERVICE_PATH + name)
         return found
+
+    def hear(self, now_s: float) -> None:
+        self.heard_s, self.silent_from_s = now_s, math.inf
 
 
 class Forwarder:
@@ -162,23 +171,26 @@ class Forwarder:
             answer = await self._ask(line, method, data, tenant, fingerprint, timeout_s)
         except NotServed as found:
             self.counts[found.reason] += 1
+            line.silent_from_s = min(line.silent_from_s, self._clock())
             if found.reason == "unknown_method":
                 line.breaker = line.breaker.succeeded(ticket)
-            elif not found.blamed or (found.reason in _SLOW and self._lives(line, begun)):
+            elif not found.blamed or found.reason == "lost" or (found.reason in _SLOW and self._lives(line, begun)):
                 line.breaker = line.breaker.abandoned(ticket, self._clock())
             else:
                 line.breaker = line.breaker.failed(ticket, self._clock())
             raise
         except OwnerAnswered:
             self.counts["refused"] += 1
-            line.heard_s, line.slow = self._clock(), 0
+            line.hear(self._clock())
+            line.slow = 0
             line.breaker = line.breaker.succeeded(ticket)
             raise
         except BaseException:
             line.breaker = line.breaker.abandoned(ticket, self._clock())
             raise
         self.counts["answered"] += 1
-        line.heard_s, line.slow = self._clock(), 0
+        line.hear(self._clock())
+        line.slow = 0
         line.breaker = line.breaker.succeeded(ticket)
         return answer
 
@@ -186,7 +198,12 @@ class Forwarder:
         """The peer has said elsewhere, just now, that it serves."""
         line = self._lines.get(peer)
         if line is not None:
-            line.heard_s = self._clock()
+            line.hear(self._clock())
+
+    def silent_s(self, peer: Peer) -> float:
+        """For how long calls to the peer have got no answer, and nothing else was heard of it. 0: the last got one."""
+        line = self._lines.get(peer)
+        return 0.0 if line is None else max(self._clock() - line.silent_from_s, 0.0)
 
     def keep(self, peers: Iterable[Peer]) -> None:
         """Close the channels to all others; their running calls may end."""

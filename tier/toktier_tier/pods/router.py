@@ -8,7 +8,8 @@ it arrives (rule 1 of the package). Where it is looked for, at most once each, u
         the key's second, who owns it without the owner, and who owned it before the owner joined
         for a while after a change of the ring, who owned it before: that may not have handed it over yet
         if the request names a revision, the other pods, within bounds: a session whose owner and second gave no answer
-        was made where its client happened to ask
+        was made where its client happened to ask; then those again that gave no answer, for a short while and as long
+        as they are in the ring: a connection may break, and a session isn't lost by that
     if none of them answers, here
 
 A full text that isn't found is encoded anew; a change of a session that nobody has is answered `session.not_found` or
@@ -19,10 +20,12 @@ old copy of it on some pod: what names none isn't looked for everywhere.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from ..core.errors import EnvironmentFault, InvalidRequest, SessionNotFound, SnapshotNotFound, TierError
@@ -57,7 +60,22 @@ MOST_BEFORE = 4
 """Changes that are remembered, the last ones."""
 MOST_SEARCHED, SEARCH_S = 8, 1.0
 """Of the other pods, how many are asked for a session that isn't where it belongs, and for how long."""
+AGAIN_S, AGAIN_EVERY_S = 2.0, 0.05
+"""For how long, from its first failure, a pod of the ring that gives no answer is asked again before its sessions count
+as lost, and how often. It is longer than a breaker leaves a pod alone at first, and about as long as it takes to count
+out one that is gone.
+"""
 Here = Callable[[], Awaitable[bytes]]
+
+
+@dataclass(slots=True)
+class _Search:
+    """Where a request looks for its session: where it belongs, who was asked, and who of those gave no answer."""
+
+    places: Sequence[Peer] = ()
+    until_s: float = math.inf
+    asked: set[Peer] = field(default_factory=set)
+    silent: set[Peer] = field(default_factory=set)
 
 
 class Pods:
@@ -76,11 +94,12 @@ class Pods:
         handover: Handover | None = None,
         clock: Clock = time.monotonic,
         before_s: float = BEFORE_S,
+        again_s: float = AGAIN_S,
     ) -> None:
         self.me, self.membership, self.registry = me, membership, registry
         self.forwarder = forwarder or Forwarder(me)
         self.handover = handover or Handover(registry, self.forwarder, lambda: self.ring)
-        self._clock, self._before_s = clock, before_s
+        self._clock, self._before_s, self._again_s = clock, before_s, again_s
         self.leaving = False
         self.counts: Counter[str] = Counter()
         self.ring = Ring(membership.peers)
@@ -155,7 +174,7 @@ class Pods:
             if each is None or each.name == self.me:
                 break
             try:
-                answer = await self._ask(each, method, data, key, None)
+                answer = await self._ask(each, method, data, key, _Search())
             except OwnerAnswered as answered:
                 raise answered.error from None
             if answer is not None:
@@ -268,20 +287,17 @@ class Pods:
         timeout_s: float | None,
         here: Here,
     ) -> bytes:
-        until = None if timeout_s is None else self._clock() + timeout_s
+        until = math.inf if timeout_s is None else self._clock() + timeout_s
         missing: TierError | OwnerAnswered | None = None
         tried_here = False
-        asked: set[Peer] = set()
-        places = self._places(key, went, _creates(method, expected))
-        for peer in places if expected is None else chain(places, self._others_than(asked)):
-            asked.add(peer)
+        search = _Search(self._places(key, went, _creates(method, expected)), until)
+        async for peer in self._order(search, everywhere=expected is not None):
             try:
                 if peer.name == self.me:
                     tried_here = True
                     answer: bytes | None = await self._try_here(key, here)
                 else:
-                    left_s = None if until is None else until - self._clock()
-                    answer = await self._ask(peer, method, data, key, left_s, here, asked)
+                    answer = await self._ask(peer, method, data, key, search, here)
             except (TierError, OwnerAnswered) as error:
                 if missing is None and not _may_be_elsewhere(error, expected):
                     raise
@@ -308,41 +324,51 @@ class Pods:
         before = () if creates else (ring.owner(key.tenant, placed_by) for ring in self._before)
         return list(dict.fromkeys(peer for peer in (went, owner, second, *before) if peer is not None))
 
-    def _others_than(self, asked: set[Peer]) -> Iterator[Peer]:
-        """Those that weren't asked, as long as it may go on; `asked` grows meanwhile."""
+    async def _order(self, search: _Search, *, everywhere: bool) -> AsyncIterator[Peer]:
+        """Whom to ask, one after the other, as the head of this module says; `search` grows meanwhile."""
+        for peer in search.places:
+            yield peer
+        if not everywhere:
+            return
         until = self._clock() + SEARCH_S
-        others = (peer for peer in self.ring.peers if peer.name != self.me and peer not in asked)
+        others = (peer for peer in self.ring.peers if peer.name != self.me and peer not in search.asked)
         for number, peer in enumerate(islice(others, MOST_SEARCHED)):
             if self._clock() > until:
-                return
+                break
             self.counts["searched"] += number == 0
             yield peer
+        search.until_s = min(search.until_s, self._clock() + self._again_s)
+        while silent := [
+            peer for peer in self.ring.peers if peer in search.silent and self.forwarder.silent_s(peer) < self._again_s
+        ]:
+            await asyncio.sleep(AGAIN_EVERY_S)
+            if self._clock() >= search.until_s:
+                return
+            for peer in silent:
+                self.counts["again"] += 1
+                yield peer
 
     async def _ask(
-        self,
-        peer: Peer,
-        method: str,
-        data: bytes,
-        key: SessionKey,
-        timeout_s: float | None,
-        here: Here | None = None,
-        asked: set[Peer] | None = None,
+        self, peer: Peer, method: str, data: bytes, key: SessionKey, search: _Search, here: Here | None = None
     ) -> bytes | None:
         """The peer's answer; None if it gives none, or has another snapshot. One that is leaving names its successor,
-        once, which is `asked` then; `here` is called if that is this pod.
+        once, which is asked then; `here` is called if that is this pod.
         """
-        until = None if timeout_s is None else self._clock() + timeout_s
         for redirected in (False, True):
-            left_s = None if until is None else until - self._clock()
+            search.asked.add(peer)
+            search.silent.discard(peer)
             if self._others.get((peer, key.fingerprint), 0.0) > self._clock():
                 self.counts["fallback.other_snapshot"] += 1
                 return None
+            left_s = None if search.until_s == math.inf else search.until_s - self._clock()
             try:
                 answer = await self.forwarder.call(
                     peer, method, data, key.tenant, fingerprint=key.fingerprint, timeout_s=left_s
                 )
             except NotServed as found:
                 self.counts[f"fallback.{found.reason}"] += 1
+                if found.silent:
+                    search.silent.add(peer)
                 return None
             except OwnerAnswered as answered:
                 successor = _successor(answered)
@@ -360,8 +386,6 @@ class Pods:
                     return None
                 self.counts["redirected"] += 1
                 peer = successor
-                if asked is not None:
-                    asked.add(peer)
             else:
                 self.counts["forwarded"] += 1
                 return answer
