@@ -33,13 +33,8 @@ class Bucket:
 
     @property
     def overlong(self) -> int:
-        """Entries of the list of overlong segments; more are an error for the device."""
-        return 64 + self.text // 64
-
-    @property
-    def reported(self) -> int:
-        """Overlong segments that are told with the counts."""
-        return min(self.overlong, 64 + self.text // 65536 * 16)
+        """Entries of the list of overlong segments, all told with the counts; more are an error for the device."""
+        return 64 + self.text // 256
 
     @property
     def unsettled(self) -> int:
@@ -79,7 +74,7 @@ def report_layout(bucket: Bucket) -> dict[str, tuple[Kind, int]]:
     """What the host reads, in one copy; of `firsts` only as much as there are documents."""
     return {
         "status": ("i32", STATUS_SLOTS),
-        "bounds": ("i32", 2 * bucket.reported),
+        "bounds": ("i32", 2 * bucket.overlong),
         "firsts": ("i32", bucket.marks),
     }
 

@@ -1,9 +1,9 @@
 """The host side of the kernels: documents in, IDs and ends out, on one device and one stream.
 
 Rules:
-1. A text takes one synchronization, and a second one where the first didn't bring all IDs, where the text had to be
-   normalized (it runs again), or where it has overlong segments; also where it has both, if normalizing touches none
-   of those segments: they are encoded before the second run.
+1. A text takes one synchronization, and a second one where the first didn't bring all IDs, where it has overlong
+   segments, or where it had to be normalized: then it runs again, with the overlong segments encoded beforehand. What
+   would take a third one is `Overlong`.
 2. What the device can't do exactly is done by the CPU through the two callables, or raised with a code; never guessed.
 3. A call that fails leaves the engine usable, unless CUDA itself is lost to this process (`DeviceFault`, `sticky`).
 4. Memory on the device: the tables, one arena within `memory_bytes`, and what deliveries and corrections hold.
@@ -26,10 +26,10 @@ from .batch import Batch, Positions, Spans, gather
 from .buckets import limit_text_bytes
 from .delivery import Encoded, Facts
 from .device import Device
-from .errors import Busy, Closed, DeviceFault, InvalidArgument, Unsettled, undecodable
+from .errors import Busy, Closed, DeviceFault, InvalidArgument, Overlong, Unsettled, undecodable
 from .merge import LIMIT_BYTES as MOST_MERGED_BYTES
 from .passes import Passes, Placed, Run, Wanted
-from .regions import Normalize, all_regions, normalize_regions, unsettled_regions
+from .regions import Normalize, all_regions, firm_stretches, normalize_regions, unsettled_regions
 from .status import ERROR, OVERLONG, UNSETTLED
 from .steps import DeviceTables, Limits
 from .stretches import EncodeOverlong, encode_stretches
@@ -81,6 +81,7 @@ class Engine:
             there = DeviceTables(tables, self._device.torch)
             self._device.wait()
         self._device.waits = 0
+        self._walk_limit = walk_limit
         limits = Limits(walk_limit, walk_budget, merge_limit)
         self._passes = Passes(self._device, there, limits, memory_bytes=memory_bytes, padded=graphs)
 
@@ -137,8 +138,11 @@ class Engine:
         wanted = Wanted(ids=host, ends=host and ends is not None, unsettled=self._normalizes)
         with self._turn(wait) as passes:
             before = self._device.waits
-            run, batch, normalized, corrected = self._settled(passes, batch, wanted)
-            if run is not None and run.status[OVERLONG] and not corrected:
+            run = self._first(passes, batch, wanted)
+            normalized = corrected = 0
+            if run is not None and self._normalizes and run.status[UNSETTLED]:
+                run, batch, normalized, corrected = self._settled(passes, run, wanted)
+            elif run is not None and run.status[OVERLONG]:
                 run, corrected = self._corrected(passes, run, wanted)
             with self._device.work():
                 encoded = self._deliver(run, batch, ends, host)
@@ -146,52 +150,50 @@ class Engine:
             encoded.facts = Facts(batch.size, normalized, corrected, self._device.waits - before)
             return encoded
 
-    def _settled(self, passes: Passes, batch: Batch, wanted: Wanted) -> tuple[Run | None, Batch, int, int]:
-        """(the run of the normalized text; that text; how many bytes of it the CPU normalized, and how many were
-        overlong and are in the run already)."""
+    def _first(self, passes: Passes, batch: Batch, wanted: Wanted) -> Run | None:
         if not batch.size:
-            return None, batch, 0, 0
+            return None
         run = passes.run(batch, wanted)
         if run.status[ERROR] < batch.size:
             raise undecodable(batch.documents, run.status[ERROR])
-        count = run.status[UNSETTLED]
-        if not self._normalizes or not count:
-            return run, batch, 0, 0
+        return run
+
+    def _settled(self, passes: Passes, run: Run, wanted: Wanted) -> tuple[Run | None, Batch, int, int]:
+        """(the run of the normalized text; that text; bytes of it that the CPU normalized, and that it encoded).
+
+        Which segments are overlong is told before the text is normalized: those whose edges normalizing can't touch
+        are encoded whole. Raises `Overlong` if there are others then.
+        """
+        batch, count = run.batch, run.status[UNSETTLED]
         if self._normalize is None:
             raise Unsettled("kernels.unsettled", "the text may have to be normalized", characters=count)
         if count <= len(run.unsettled):
             starts, ends = unsettled_regions(batch, run.unsettled[:count])
         else:
             starts, ends = all_regions(batch)
-        apart = _untouched(passes, run, starts, ends)
-        settled, apart_starts, apart_ends = _normalized_with(batch, starts, ends, self._normalize, apart)
+        firm = firm_stretches(batch, starts, ends, *run.overlong_bounds())
+        settled, firm = _normalized_with(batch, starts, ends, self._normalize, firm)
         normalized = int((ends - starts).sum()) + settled.size - batch.size
         if not settled.size:
             return None, settled, normalized, 0
-        again = Wanted(ids=wanted.ids, ends=wanted.ends, tokens=run.total * 5 // 4)
-        if not len(apart_starts):
-            return self._valid(passes.run(settled, again), settled), settled, normalized, 0
-        placed = self._encoded(settled, apart_starts, apart_ends)
-        again = replace(again, tokens=run.total * 5 // 4 + len(placed.ids))
-        run = self._valid(passes.run(settled, again, placed), settled)
-        found, stops = passes.overlong_bounds(run)
-        if np.array_equal(found, apart_starts) and np.array_equal(stops, apart_ends):
-            return run, settled, normalized, placed.bytes
-        return self._valid(passes.run(settled, again), settled), settled, normalized, 0
-
-    def _valid(self, run: Run, settled: Batch) -> Run:
+        placed = self._encoded(settled, *firm) if len(firm[0]) else None
+        # Of other segments, only those that a region is in or beside can have other tokens than before.
+        most = run.total + normalized + 2 * len(starts) * self._walk_limit + (len(placed.ids) if placed else 0)
+        run = passes.run(settled, replace(wanted, unsettled=False, tokens=most), placed)
         if run.status[ERROR] < settled.size:
             raise InvalidArgument("kernels.invalid_argument", "what the normalizer gives isn't UTF-8")
-        return run
+        if not _within(run.overlong_bounds(), firm):
+            raise Overlong("kernels.overlong", "the normalized text has other stretches that are too long")
+        return run, settled, normalized, placed.bytes if placed else 0
 
     def _encoded(self, batch: Batch, starts: Positions, ends: Positions) -> Placed:
         return Placed(starts, ends, *encode_stretches(batch.text, starts, ends, self._encode_overlong, self._lengths))
 
     def _corrected(self, passes: Passes, run: Run, wanted: Wanted) -> tuple[Run, int]:
         """The run with its overlong segments encoded by the CPU, and how many bytes they have."""
-        placed = self._encoded(run.batch, *passes.overlong_bounds(run))
+        placed = self._encoded(run.batch, *run.overlong_bounds())
         most = run.total + len(placed.ids)
-        return passes.place(run, placed, Wanted(ids=wanted.ids, ends=wanted.ends, tokens=most)), placed.bytes
+        return passes.place(run, placed, replace(wanted, unsettled=False, tokens=most)), placed.bytes
 
     def _deliver(self, run: Run | None, batch: Batch, ends: EndsKind | None, host: bool) -> Encoded:
         """Copies out of the arena, within `work()`."""
@@ -246,26 +248,22 @@ class Engine:
                 self._passes.drop()
 
 
-def _untouched(passes: Passes, run: Run, starts: Positions, ends: Positions) -> tuple[Positions, Positions]:
-    """The overlong segments of `run`, if no region [starts[k], ends[k]) touches any and their bounds are there."""
-    none = np.empty(0, np.int32)
-    if not 0 < run.status[OVERLONG] <= run.workspace.bucket.reported:
-        return none, none
-    begins, stops = passes.overlong_bounds(run)
-    behind = np.searchsorted(ends, begins, "right")
-    next_start = np.append(starts, run.batch.size)[behind]
-    return (begins, stops) if (next_start >= stops).all() else (none, none)
-
-
 def _normalized_with(
-    batch: Batch, starts: Positions, ends: Positions, normalize: Normalize, apart: tuple[Positions, Positions]
-) -> tuple[Batch, Positions, Positions]:
-    """The normalized batch, and where the stretches `apart`, which no region touches, are in it."""
-    documents, stretches = len(batch.documents), len(apart[0])
-    marked = replace(batch, documents=np.concatenate([batch.documents, *apart]))
+    batch: Batch, starts: Positions, ends: Positions, normalize: Normalize, firm: tuple[Positions, Positions]
+) -> tuple[Batch, tuple[Positions, Positions]]:
+    """The normalized batch, and where the `firm` stretches are in it."""
+    documents = len(batch.documents)
+    marked = replace(batch, documents=np.concatenate([batch.documents, *firm]))
     settled = normalize_regions(marked, starts, ends, normalize)
-    moved = settled.documents[documents:]
-    return replace(settled, documents=settled.documents[:documents]), moved[:stretches], moved[stretches:]
+    begins, stops = settled.documents[documents:].reshape(2, -1)
+    return replace(settled, documents=settled.documents[:documents]), (begins, stops)
+
+
+def _within(segments: tuple[Positions, Positions], stretches: tuple[Positions, Positions]) -> bool:
+    """Whether each of the segments is inside one of the stretches; both are sorted and apart."""
+    begins, stops = segments
+    which = np.searchsorted(stretches[0], begins, "right") - 1
+    return not len(begins) or bool((which >= 0).all() and (stops <= stretches[1][which]).all())
 
 
 def _ends_of(stops: torch.Tensor, kind: EndsKind) -> torch.Tensor:

@@ -58,7 +58,7 @@ class Placed:
 class Run:
     """status: by the slots of `status`; firsts: each document's first token; the rest as far as it was brought.
 
-    bounds     starts, then ends, of overlong segments, `bucket.reported` of each
+    bounds     starts, then ends, of overlong segments, `bucket.overlong` of each
     unsettled  positions of unsettled characters, `bucket.unsettled` of them
     """
 
@@ -75,6 +75,15 @@ class Run:
     @property
     def total(self) -> int:
         return self.status[TOKENS]
+
+    def overlong_bounds(self) -> tuple[Positions, Positions]:
+        """(starts, ends) of the overlong segments, in order, each once. Raises `Overlong` if the list was too short."""
+        count, most = self.status[OVERLONG], self.workspace.bucket.overlong
+        if count > most:
+            raise Overlong("kernels.overlong", f"{count} stretches are too long", stretches=count)
+        both = self.bounds.reshape(2, most)[:, :count]
+        starts, first = np.unique(both[0], return_index=True)
+        return starts, both[1][first]
 
 
 class Passes:
@@ -124,22 +133,6 @@ class Passes:
                 self._put(arrays, placed)
             return self._read(batch, workspace, arrays, wanted)
 
-    def overlong_bounds(self, run: Run) -> tuple[Positions, Positions]:
-        """(starts, ends) of the overlong segments, in order, each once. Raises `Overlong` if the list was too short."""
-        count, most = run.status[OVERLONG], run.workspace.bucket.reported
-        if count > run.workspace.bucket.overlong:
-            raise Overlong("kernels.overlong", f"{count} stretches are too long", stretches=count)
-        both = run.bounds.reshape(2, most)[:, :count]
-        if count > most:
-            with self._device.work():
-                listed = run.arrays["overlong"][:count].to(torch.int64)
-                segments = run.arrays["segments"]
-                brought = self._device.to_host(torch.stack([segments[listed], segments[listed + 1]]))
-                self._device.wait()
-            both = brought.numpy()
-        starts, first = np.unique(both[0], return_index=True)
-        return starts, both[1][first]
-
     def place(self, run: Run, placed: Placed, wanted: Wanted) -> Run:
         """`run` again, with what is `placed`."""
         with self._device.work():
@@ -178,7 +171,7 @@ class Passes:
             workspace=workspace,
             arrays=arrays,
             status=words[:bounds_at].tolist(),
-            bounds=words[bounds_at : bounds_at + 2 * bucket.reported],
+            bounds=words[bounds_at : bounds_at + 2 * bucket.overlong],
             firsts=words[firsts_at:],
             unsettled=unsettled.numpy(),
             ids=ids,

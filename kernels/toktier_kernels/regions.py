@@ -50,6 +50,24 @@ def all_regions(batch: Batch) -> tuple[Positions, Positions]:
     return edges[:-1][kept], edges[1:][kept]
 
 
+def firm_stretches(
+    batch: Batch, starts: Positions, ends: Positions, begins: Positions, stops: Positions
+) -> tuple[Positions, Positions]:
+    """Those of the segments [begins[k], stops[k]) that stand between boundaries in the normalized text, too.
+
+    A boundary depends on the characters on its two sides alone: it stays where no region [starts[k], ends[k]) holds
+    either of them, and at hard positions.
+    """
+    if not len(begins):
+        return begins, stops
+    hard = np.append(batch.hard(), batch.size)
+    edges = np.stack([begins, stops])
+    before = np.searchsorted(ends, edges, "left")
+    after = np.searchsorted(starts, edges, "right")
+    firm = ((before == after) | np.isin(edges, hard)).all(axis=0)
+    return begins[firm], stops[firm]
+
+
 def normalize_regions(batch: Batch, starts: Positions, ends: Positions, normalize: Normalize) -> Batch:
     """The batch with the regions normalized, and with its positions where they are then."""
     view = batch.text.data
