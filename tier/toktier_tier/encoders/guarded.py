@@ -20,7 +20,7 @@ from ..core.classes import Bools
 from ..ports import Encoder, Ids
 
 DEFAULT_MEMORY_BYTES = 1 << 30
-PICK_CHARS = 8_192
+PICK_CHARS = 2_048
 CHECK_EVERY_CHARS = 32 << 20
 ASTRAL = 0x10000
 
