@@ -21,8 +21,10 @@ import httpx
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "operated"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from catalog import path_of
+from controller.wrong_manifests import wrong_manifests
 from installing import IMAGE, OPERATOR_NAMESPACE, ROOT, install, is_installed, readme_commands
 from kube import (
     Json,
@@ -487,6 +489,52 @@ def test_an_operator_that_is_killed_again_and_again_converges() -> None:
 @pytest.mark.slow
 def test_an_operator_that_is_killed_fifty_times_converges() -> None:
     kills(50)
+
+
+@pytest.mark.slow
+def test_of_two_operators_one_works_and_the_other_follows() -> None:
+    """Both answer webhooks; the one at work is killed, and what is amiss afterwards is put right by the other."""
+    chart = ["toktier-operator", str(ROOT / "helm" / "toktier-operator"), "--namespace", OPERATOR_NAMESPACE]
+    helm("upgrade", *chart, "--reuse-values", "--wait", "--set", "replicas=2")
+    until(lambda: sorted(operators_frozen().values()) == [False, True], 90, "one of two at work")
+    service_is_put_right()
+    for _ in range(2):
+        (working,) = (name for name, frozen in operators_frozen().items() if not frozen)
+        kubectl("delete", "pod", working, "--namespace", OPERATOR_NAMESPACE, "--grace-period=0", "--force")
+        until(webhooks_answer, 15, "webhooks of the one that is left")
+        service_is_put_right()
+        until(lambda: sorted(operators_frozen().values()) == [False, True], 120, "one of two at work")
+    helm("upgrade", *chart, "--reuse-values", "--wait", "--set", "replicas=1")
+    until(lambda: list(operators_frozen().values()) == [False], 90, "the only one at work")
+    service_is_put_right()
+
+
+def operators_frozen() -> dict[str, bool]:
+    """Whether each operator's pod that is there and answers leaves the work to another one."""
+    found = {}
+    for pod in items("pods", OPERATOR_NAMESPACE, "--selector", "app.kubernetes.io/component=operator"):
+        if "deletionTimestamp" in pod["metadata"]:
+            continue
+        try:
+            metrics = httpx.get(f"http://{pod['status'].get('podIP')}:9090/metrics", trust_env=False).text
+        except (httpx.TransportError, httpx.InvalidURL):
+            return {}
+        found[pod["metadata"]["name"]] = "\ntoktier_operator_frozen 1" in metrics
+    return found
+
+
+def webhooks_answer() -> bool:
+    known = next(wrong for wrong in wrong_manifests() if wrong.layer == "webhook")
+    try:
+        apply(known.manifest(known.spec), namespace=NAMESPACE)
+    except CommandFailed as error:
+        return "denied the request" in str(error)
+    raise AssertionError("a wrong manifest was taken")
+
+
+def service_is_put_right() -> None:
+    kubectl("delete", "service", TOKTIER, "--namespace", NAMESPACE)
+    until(lambda: get("service", TOKTIER, NAMESPACE), 90, "the Service")
 
 
 def test_nothing_fails_while_the_api_server_restarts(own_cluster: Cluster | None) -> None:
