@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from toktier_kernels.batch import Batch, gather
 from toktier_kernels.errors import InvalidText, Overlong
-from toktier_kernels.regions import all_regions, normalize_regions, unsettled_regions
+from toktier_kernels.regions import all_regions, firm_stretches, normalize_regions, unsettled_regions
 from toktier_kernels.stretches import encode_stretches
 from workshop import examples
 
@@ -166,3 +166,26 @@ def test_without_an_encoder_stretches_are_an_error() -> None:
     with pytest.raises(Overlong, match="too long"):
         encode_stretches(text, np.array([0], np.int32), np.array([3], np.int32), None, LENGTHS)
     assert not issubclass(Overlong, InvalidText)
+
+
+@pytest.mark.parametrize(
+    ("segment", "firm"),
+    [
+        ((0, 3), True),
+        ((0, 4), False),
+        ((1, 5), False),
+        ((2, 8), True),
+        ((4, 9), False),
+        ((6, 9), False),
+        ((7, 9), True),
+    ],
+)
+@pytest.mark.parametrize("hard", [False, True])
+def test_a_stretch_is_firm_if_no_region_is_at_its_edges(segment: tuple[int, int], firm: bool, hard: bool) -> None:
+    """The region is [4, 6): it holds the character at 4, and the one before 6. What is hard stays."""
+    documents = np.array(sorted({0, *segment}) if hard else [0], np.int32)
+    none = np.empty(0, np.int32)
+    batch = Batch(np.zeros(10, np.uint8), documents, none, none, np.empty(0, np.uint32))
+    starts, ends, begins, stops = (np.array([at], np.int32) for at in (4, 6, *segment))
+    found = firm_stretches(batch, starts, ends, begins, stops)
+    assert [part.tolist() for part in found] == ([[segment[0]], [segment[1]]] if firm or hard else [[], []])

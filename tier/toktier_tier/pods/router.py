@@ -23,7 +23,7 @@ import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -291,7 +291,10 @@ class Pods:
         missing: TierError | OwnerAnswered | None = None
         tried_here = False
         search = _Search(self._places(key, went, _creates(method, expected)), until)
-        async for peer in self._order(search, everywhere=expected is not None):
+        for peer in self._order(search, everywhere=expected is not None):
+            if peer is None:
+                await asyncio.sleep(AGAIN_EVERY_S)
+                continue
             try:
                 if peer.name == self.me:
                     tried_here = True
@@ -324,10 +327,11 @@ class Pods:
         before = () if creates else (ring.owner(key.tenant, placed_by) for ring in self._before)
         return list(dict.fromkeys(peer for peer in (went, owner, second, *before) if peer is not None))
 
-    async def _order(self, search: _Search, *, everywhere: bool) -> AsyncIterator[Peer]:
-        """Whom to ask, one after the other, as the head of this module says; `search` grows meanwhile."""
-        for peer in search.places:
-            yield peer
+    def _order(self, search: _Search, *, everywhere: bool) -> Iterator[Peer | None]:
+        """Whom to ask, one after the other, as the head of this module says; None: wait a moment. `search` grows
+        meanwhile.
+        """
+        yield from search.places
         if not everywhere:
             return
         until = self._clock() + SEARCH_S
@@ -341,12 +345,11 @@ class Pods:
         while silent := [
             peer for peer in self.ring.peers if peer in search.silent and self.forwarder.silent_s(peer) < self._again_s
         ]:
-            await asyncio.sleep(AGAIN_EVERY_S)
+            yield None
             if self._clock() >= search.until_s:
                 return
-            for peer in silent:
-                self.counts["again"] += 1
-                yield peer
+            self.counts["again"] += len(silent)
+            yield from silent
 
     async def _ask(
         self, peer: Peer, method: str, data: bytes, key: SessionKey, search: _Search, here: Here | None = None
