@@ -60,7 +60,7 @@ class NotServed(Exception):
     """The peer gave no answer: `reason` is open, unreachable, starting, unauthorized, lost, late or unknown_method.
 
     untouched   it has surely done nothing
-    blamed      it is the peer's failure, not the caller's short time
+    blamed      it counts against the peer: it isn't the caller's short time, nor a connection that broke
     """
 
     def __init__(self, reason: str, *, blamed: bool = True) -> None:
@@ -119,6 +119,11 @@ class _Line:
     def hear(self, now_s: float) -> None:
         self.heard_s, self.silent_from_s = now_s, math.inf
 
+    def answered(self, ticket: int, now_s: float) -> None:
+        self.hear(now_s)
+        self.slow = 0
+        self.breaker = self.breaker.succeeded(ticket)
+
 
 class Forwarder:
     """Belongs to one event loop: channels are made in it, when they are first needed.
@@ -174,24 +179,20 @@ class Forwarder:
             line.silent_from_s = min(line.silent_from_s, self._clock())
             if found.reason == "unknown_method":
                 line.breaker = line.breaker.succeeded(ticket)
-            elif not found.blamed or found.reason == "lost" or (found.reason in _SLOW and self._lives(line, begun)):
+            elif not found.blamed or (found.reason in _SLOW and self._lives(line, begun)):
                 line.breaker = line.breaker.abandoned(ticket, self._clock())
             else:
                 line.breaker = line.breaker.failed(ticket, self._clock())
             raise
         except OwnerAnswered:
             self.counts["refused"] += 1
-            line.hear(self._clock())
-            line.slow = 0
-            line.breaker = line.breaker.succeeded(ticket)
+            line.answered(ticket, self._clock())
             raise
         except BaseException:
             line.breaker = line.breaker.abandoned(ticket, self._clock())
             raise
         self.counts["answered"] += 1
-        line.hear(self._clock())
-        line.slow = 0
-        line.breaker = line.breaker.succeeded(ticket)
+        line.answered(ticket, self._clock())
         return answer
 
     def heard(self, peer: Peer) -> None:
@@ -269,7 +270,7 @@ class Forwarder:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise NotServed("lost") from None  # its channel was closed: the peer left
+            raise NotServed("lost", blamed=False) from None  # its channel was closed: the peer left
         return answer
 
 
@@ -287,7 +288,7 @@ def _meaning(error: grpc.aio.AioRpcError, *, late_blamed: bool) -> Exception:
         return OwnerAnswered(error)
     status = error.code()
     if status in _LOST:
-        return NotServed("lost")
+        return NotServed("lost", blamed=False)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return NotServed("late", blamed=late_blamed)
     if status is grpc.StatusCode.UNIMPLEMENTED:

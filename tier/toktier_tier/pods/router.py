@@ -1,7 +1,8 @@
 """Here or there: every request of every pod comes through here before it touches a session.
 
 Guarantees: what a client is answered was processed by one pod; a request that was forwarded is served or refused where
-it arrives (rule 1 of the package). Where it is looked for, at most once each, until somebody has an answer:
+it arrives (rule 1 of the package). Where it is looked for until somebody has an answer, once each but where it says
+"again":
 
     the pod that its session was handed to, or the session's owner
     if that gives no answer, or hasn't the session at that revision's life:
