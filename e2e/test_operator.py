@@ -51,6 +51,7 @@ from traffic import Traffic
 NAMESPACE = "default"
 ADMISSION, TOKTIER = "my-model", "chat"
 GENUINE = path_of("gpt2-novelai")
+CHART = ("toktier-operator", str(ROOT / "helm" / "toktier-operator"), "--namespace", OPERATOR_NAMESPACE)
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("installed")]
 
@@ -286,10 +287,9 @@ def test_an_upgrade_of_the_chart_admits_anew_and_rolls_without_a_failed_request(
         pytest.skip("a second name for the image can be given in a cluster of our own only")
     own_cluster.name_image(f"{IMAGE}:0.1.0", f"{IMAGE}:0.1.1")
     before = current_id()
-    chart = ["toktier-operator", str(ROOT / "helm" / "toktier-operator"), "--namespace", OPERATOR_NAMESPACE]
     given = ["--set", "image.tag=0.1.1", "--set", f"tests.toktier={TOKTIER}", "--set", f"tests.namespace={NAMESPACE}"]
     with traffic(old=GENUINE.read_bytes(), new=upgraded("function")).running() as seen:
-        helm("upgrade", *chart, "--reuse-values", "--wait", *given)
+        helm("upgrade", *CHART, "--reuse-values", "--wait", *given)
         until(lambda: images() == {f"{IMAGE}:0.1.1"}, 300, "pods of the new image")
         rolled_out(TOKTIER, NAMESPACE, id_=before)
     assert seen.clean(), (seen.failures[:5], seen.wrong[:5])
@@ -494,8 +494,7 @@ def test_an_operator_that_is_killed_fifty_times_converges() -> None:
 @pytest.mark.slow
 def test_of_two_operators_one_works_and_the_other_follows() -> None:
     """Both answer webhooks; the one at work is killed, and what is amiss afterwards is put right by the other."""
-    chart = ["toktier-operator", str(ROOT / "helm" / "toktier-operator"), "--namespace", OPERATOR_NAMESPACE]
-    helm("upgrade", *chart, "--reuse-values", "--wait", "--set", "replicas=2")
+    helm("upgrade", *CHART, "--reuse-values", "--wait", "--set", "replicas=2")
     until(lambda: sorted(operators_frozen().values()) == [False, True], 90, "one of two at work")
     service_is_put_right()
     for _ in range(2):
@@ -504,7 +503,7 @@ def test_of_two_operators_one_works_and_the_other_follows() -> None:
         until(webhooks_answer, 15, "webhooks of the one that is left")
         service_is_put_right()
         until(lambda: sorted(operators_frozen().values()) == [False, True], 120, "one of two at work")
-    helm("upgrade", *chart, "--reuse-values", "--wait", "--set", "replicas=1")
+    helm("upgrade", *CHART, "--reuse-values", "--wait", "--set", "replicas=1")
     until(lambda: list(operators_frozen().values()) == [False], 90, "the only one at work")
     service_is_put_right()
 

@@ -19,15 +19,18 @@ from toktier_kernels import ahead
 ROOT = Path(__file__).parents[2]
 
 
-def compiled(program: str, tmp_path: Path, **environment: str) -> Any:
-    """What `program` prints as JSON, in a process whose Triton compiles: here it interprets."""
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python in a process whose Triton compiles: here it interprets."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = str(ROOT / "kernels")
+    return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True)
+
+
+def compiled(program: str, tmp_path: Path) -> Any:
+    """What `program` prints as JSON."""
     source = tmp_path / "program.py"
     source.write_text(textwrap.dedent(program), encoding="utf-8")
-    inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    path = {"PYTHONPATH": str(ROOT / "kernels")}
-    done = subprocess.run(
-        [sys.executable, str(source)], env={**inherited, **path, **environment}, capture_output=True, text=True
-    )
+    done = run(str(source))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -92,10 +95,7 @@ def test_a_row_tells_registers_spills_and_shared_memory(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_every_kernel_compiles_for_a_hopper_and_no_hot_one_spills() -> None:
     """By the command that the report runs; its machine code is in Triton's cache from the second time on."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = str(ROOT / "kernels")
-    command = [sys.executable, "-m", "toktier_kernels.ahead", "--targets", "90"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = run("-m", "toktier_kernels.ahead", "--targets", "90")
     rows = json.loads(done.stdout)
     assert [row for row in rows if row["red"]] == []
     assert done.returncode == 0, done.stderr

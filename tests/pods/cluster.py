@@ -58,6 +58,11 @@ class Pod:
         self.peer = Peer(self.name, f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}")
         await self.server.start()
 
+    async def until_hung(self, calls: int = 1) -> None:
+        """Until so many calls hang, or have."""
+        while self.hung < calls:
+            await asyncio.sleep(0.01)
+
     async def kill(self) -> None:
         await self.server.stop(None)
 

@@ -298,8 +298,7 @@ def test_requests_wait_for_a_session_on_its_way_and_follow_it() -> None:
             (agent,) = await opened(pods, "a", 1)
             pods["b"].hang = asyncio.Event()
             draining = asyncio.create_task(pods["a"].pods.drain(10))
-            while not pods["b"].hung:
-                await asyncio.sleep(0.01)
+            await pods["b"].until_hung()
             asked = asyncio.create_task(agent.append(" while it travels", "a"))
             await asyncio.sleep(0.2)
             assert not asked.done()
@@ -336,8 +335,7 @@ def test_a_request_whose_turn_comes_while_its_session_is_away_finds_it_when_it_i
             asked = asyncio.create_task(pods["a"].pods.serve("Append", request, data, "default", metadata, None, here))
             hang = pods["b"].hang = asyncio.Event()
             moving = asyncio.create_task(pods["a"].pods.rebalance(10))
-            while not pods["b"].hung:
-                await asyncio.sleep(0.01)
+            await pods["b"].until_hung()
             turn.set()
             await asyncio.sleep(0.3)
             assert not asked.done()
@@ -355,8 +353,7 @@ def test_a_drain_that_is_cancelled_keeps_what_it_hadnt_sent() -> None:
             agents = await opened(pods, "a", 6)
             pods["b"].hang = asyncio.Event()
             draining = asyncio.create_task(pods["a"].pods.drain(10))
-            while pods["b"].hung < 4:
-                await asyncio.sleep(0.01)
+            await pods["b"].until_hung(4)
             draining.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await draining

@@ -142,8 +142,7 @@ def test_a_peer_that_is_late_with_one_call_and_lives_is_asked_on(by_health: bool
             await found.call(peer, "OpenSession", OPEN, "t")
             pods["b"].hang = asyncio.Event()
             late = asyncio.create_task(reason_of(found, peer))
-            while not pods["b"].hung:
-                await asyncio.sleep(0.01)
+            await pods["b"].until_hung()
             hang, pods["b"].hang = pods["b"].hang, None
             if by_health:
                 found.heard(peer)
@@ -166,8 +165,7 @@ def test_a_peer_that_lives_and_is_always_late_is_left_alone_in_the_end() -> None
             reasons = []
             for number in range(MOST_SLOW + 2):
                 call = asyncio.create_task(reason_of(found, pods["b"].peer))
-                while pods["b"].hung < min(number + 1, MOST_SLOW):
-                    await asyncio.sleep(0.01)
+                await pods["b"].until_hung(min(number + 1, MOST_SLOW))
                 found.heard(pods["b"].peer)
                 reasons.append((await call)[0])
             assert reasons == ["late"] * MOST_SLOW + ["open"] * 2
@@ -219,8 +217,7 @@ def test_a_peer_that_is_killed_in_a_call_is_lost() -> None:
             pods["b"].hang = asyncio.Event()
             found = Forwarder("me", timeouts=Timeouts(answer_s=20))
             call = asyncio.create_task(reason_of(found, pods["b"].peer))
-            while not pods["b"].hung:
-                await asyncio.sleep(0.01)
+            await pods["b"].until_hung()
             await pods["b"].kill()
             reason, seconds = await call
             assert (reason, seconds < 5) == ("lost", True)
@@ -235,8 +232,7 @@ def test_a_peer_that_leaves_may_finish_and_gets_no_more() -> None:
             pods["b"].hang = asyncio.Event()
             found = Forwarder("me", timeouts=Timeouts(answer_s=20))
             call = asyncio.create_task(found.call(pods["b"].peer, "OpenSession", OPEN, "t"))
-            while not pods["b"].hung:
-                await asyncio.sleep(0.01)
+            await pods["b"].until_hung()
             found.keep([])
             assert not found._lines
             await asyncio.sleep(0.05)
@@ -253,8 +249,7 @@ def test_a_call_whose_channel_is_closed_under_it_is_lost_not_cancelled() -> None
             pods["b"].hang = asyncio.Event()
             found = Forwarder("me", timeouts=Timeouts(answer_s=20))
             call = asyncio.create_task(reason_of(found, pods["b"].peer))
-            while not pods["b"].hung:
-                await asyncio.sleep(0.01)
+            await pods["b"].until_hung()
             await found.aclose()
             assert (await call)[0] == "lost"
 
@@ -267,8 +262,7 @@ def test_a_caller_that_goes_away_takes_its_call_along() -> None:
             pods["b"].hang = asyncio.Event()
             found = Forwarder("me", timeouts=Timeouts(answer_s=20))
             call = asyncio.create_task(found.call(pods["b"].peer, "OpenSession", OPEN, "t"))
-            while not pods["b"].hung:
-                await asyncio.sleep(0.01)
+            await pods["b"].until_hung()
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call

@@ -267,8 +267,7 @@ def test_a_pod_that_is_killed_in_a_call_is_a_state_miss_too() -> None:
                 await agent.append("some text", "a")
             pods["b"].hang = asyncio.Event()
             waiting = [asyncio.create_task(agent.append(" lost on the way", "a")) for agent in agents]
-            while pods["b"].hung < 4:
-                await asyncio.sleep(0.01)
+            await pods["b"].until_hung(4)
             await pods["b"].kill()
             await asyncio.gather(*waiting)
             assert [agent.misses for agent in agents] == [["session.not_found"]] * 4
@@ -286,8 +285,7 @@ def test_a_connection_that_breaks_loses_no_session() -> None:
                 await agent.append("some text", "a")
             pods["b"].hang = asyncio.Event()
             waiting = [asyncio.create_task(agent.append(" asked twice", "a")) for agent in agents]
-            while pods["b"].hung < 4:
-                await asyncio.sleep(0.01)
+            await pods["b"].until_hung(4)
             pods["b"].hang = None
             sever()
             await asyncio.gather(*waiting)
