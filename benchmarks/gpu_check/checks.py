@@ -40,9 +40,9 @@ def steps_like_twins(
     right, difference = 0, ""
     for _ in range(broken):
         data = _broken(draw)
-        error = chain.error(data)
-        right += error == _python_error(data)
-        difference = difference or ("" if error == _python_error(data) else f"{data!r}: {error}")
+        error, expected = chain.error(data), _python_error(data)
+        right += error == expected
+        difference = difference or ("" if error == expected else f"{data!r}: {error}")
     yield Check(subject.family, "where UTF-8 is broken", broken, right, difference)
 
 

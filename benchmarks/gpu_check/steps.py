@@ -20,7 +20,7 @@ from toktier_kernels.buckets import arena_bytes, bucket_of
 from toktier_kernels.device import Device
 from toktier_kernels.steps import DeviceTables, Limits, launch
 from toktier_kernels.tables import Tables
-from toktier_kernels.twins import compact, decode, lookup, merge, split
+from toktier_kernels.twins import compact, decode, lookup, merge, pipeline
 from toktier_kernels.workspace import fill, make_workspace
 
 POISON = 0xA5
@@ -50,7 +50,7 @@ class Chain:
             launch(arrays, self._there, self.limits)
             self._device.wait()
             found = {name: array.cpu().numpy() for name, array in arrays.items()}
-        return _cut(found, self.tables.normalizes)
+        return _cut(found)
 
     def differences(self, batch: Batch) -> list[str]:
         """Names of the arrays in which the device and the twins differ."""
@@ -65,18 +65,11 @@ class Chain:
 def twin_arrays(tables: Tables, batch: Batch, limits: Limits) -> Arrays:
     """What every array holds after the chain, by the twins. The text has to be UTF-8."""
     text = batch.text
-    marks = decode.mark(batch.size, batch.documents, batch.spans, batch.span_ends, batch.span_ids)
+    marks, cls, _ = pipeline.decoded(batch, tables)
     flags, token = marks.flags, marks.token
-    cls, _ = decode.decode(text, flags, tables)
     cut = decode.cuts(cls, flags, tables)
     segments = compact.positions(cut)
-    piece: Any = None
-    walked: list[int] = []
-    for stage in tables.stages:
-        piece, found = split.walk(
-            text, cls, flags, segments, stage, piece, walk_limit=limits.walk_limit, walk_budget=limits.walk_budget
-        )
-        walked += found
+    piece, walked = pipeline.walked(text, cls, flags, segments, tables, limits.walk_limit, limits.walk_budget)
     pieces = compact.positions(piece)
     lists = lookup.lookup(text, pieces, piece, segments, token, tables.vocabulary, merge_limit=limits.merge_limit)
     for entries in (lists.short, lists.long):
@@ -90,7 +83,7 @@ def twin_arrays(tables: Tables, batch: Batch, limits: Limits) -> Arrays:
     return arrays | {"long": lists.long, "overlong": overlong, "token": token, "ids": ids, "starts": starts}
 
 
-def _cut(arrays: Arrays, normalizes: bool) -> Arrays:
+def _cut(arrays: Arrays) -> Arrays:
     status = arrays["status"]
     for name, slot, more in (
         ("segments", s.SEGMENTS, 1),

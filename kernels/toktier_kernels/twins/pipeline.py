@@ -39,7 +39,7 @@ def encode(
 ) -> Encoding:
     """As `engine.Engine.encode`, which has the same limits and raises the same errors of callers and states."""
     batch = gather(documents, spans)
-    marks, cls, failed = _decoded(batch, tables)
+    marks, cls, failed = decoded(batch, tables)
     if failed < batch.size:
         raise undecodable(batch.documents, failed)
     unsettled = compact.positions(decode.unsettled(cls, marks.flags, tables))[:-1]
@@ -47,12 +47,12 @@ def encode(
         if normalize is None:
             raise Unsettled("kernels.unsettled", "the text may have to be normalized", characters=len(unsettled))
         batch = normalize_regions(batch, *unsettled_regions(batch, unsettled), normalize)
-        marks, cls, failed = _decoded(batch, tables)
+        marks, cls, failed = decoded(batch, tables)
         if failed < batch.size:
             raise InvalidArgument("kernels.invalid_argument", "what the normalizer gives isn't UTF-8")
     text, token = batch.text, marks.token
     segments = compact.positions(decode.cuts(cls, marks.flags, tables))
-    piece, too_long = _walked(text, cls, marks.flags, segments, tables, walk_limit, walk_budget)
+    piece, too_long = walked(text, cls, marks.flags, segments, tables, walk_limit, walk_budget)
     pieces = compact.positions(piece)
     lists = lookup.lookup(text, pieces, piece, segments, token, tables.vocabulary, merge_limit=merge_limit)
     for entries in (lists.short, lists.long):
@@ -68,16 +68,17 @@ def encode(
     return Encoding(ids, places[1:], edges[1:] - edges[:-1])
 
 
-def _decoded(batch: Batch, tables: Tables) -> tuple[decode.Marks, U8, int]:
+def decoded(batch: Batch, tables: Tables) -> tuple[decode.Marks, U8, int]:
+    """(marks; `cls`; where decoding fails, the text's size: nowhere)."""
     marks = decode.mark(batch.size, batch.documents, batch.spans, batch.span_ends, batch.span_ids)
     cls, failed = decode.decode(batch.text, marks.flags, tables)
     return marks, cls, failed
 
 
-def _walked(
+def walked(
     text: U8, cls: U8, flags: U8, segments: Positions, tables: Tables, walk_limit: int, walk_budget: int
 ) -> tuple[U8, list[int]]:
-    """`piece` after the last stage, and the segments that were overlong in any."""
+    """`piece` after the last stage, and the segments that were overlong, once for each stage they were so in."""
     piece: U8 | None = None
     found: list[int] = []
     for stage in tables.stages:
