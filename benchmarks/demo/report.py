@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from demo.replay import FULL_ENCODE_CHARS, FullEncode, Replay, TurnRecord, Verification
+from processors import processor_names
 from toktier_tier.admission.campaign import Admission
 from toktier_tier.core.values import Reason
 
@@ -97,9 +97,7 @@ def environment() -> dict[str, str]:
 
 
 def _processor() -> str:
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    names = processor_names()
     return names[0] if names else platform.machine()
 
 

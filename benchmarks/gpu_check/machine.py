@@ -10,6 +10,8 @@ from importlib import metadata
 
 import torch
 
+from processors import processor_names
+
 
 def machine(device: str) -> dict[str, str]:
     found = {
@@ -42,9 +44,5 @@ def _driver() -> str:
 
 
 def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    except OSError:
-        names = []
+    names = processor_names()
     return f"{len(names)} x {names[0]}" if names else platform.processor()
