@@ -31,7 +31,7 @@ from toktier_tier.client import TierClient, Tls
 from toktier_tier.core.errors import EnvironmentFault
 from toktier_tier.loading import Loaded, load
 from toktier_tier.settings import TierSettings, load_settings
-from toktier_tier.transport.grpc_server import SERVICE
+from toktier_tier.transport.interface import SERVICE
 from toktier_tier.transport.status import Unauthenticated
 from workshop import compile_with, family_reference, family_rule, family_tier
 

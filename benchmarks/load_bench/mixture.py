@@ -17,8 +17,11 @@ from typing import Any
 import grpc
 
 from bench.results import Unequal
+from toktier_tier.client.multiplex import Multiplexer
+from toktier_tier.client.requests import DEFAULT_TIMEOUT_S
+from toktier_tier.core.errors import TierError
 from toktier_tier.encoders.reference import Reference
-from toktier_tier.transport.grpc_server import SERVICE
+from toktier_tier.transport.interface import path_of
 from toktier_tier.transport.messages import MESSAGE_LIMITS, ids_of
 from toktier_tier.transport.v1 import toktier_pb2 as pb
 
@@ -47,13 +50,16 @@ class Step:
 
 
 class Mixture:
-    """`SLOTS` conversations over one channel. A conversation has one request under way at a time, as an agent has."""
+    """`SLOTS` conversations over one channel. A conversation has one request under way at a time, as an agent has.
+
+    Appends share a stream and cold starts are calls of their own, as `AsyncTierClient` makes them.
+    """
 
     def __init__(self, channel: grpc.aio.Channel, source: str, seed: int) -> None:
         self._channel = channel
-        self._append: Any = channel.unary_unary(f"/{SERVICE}/Append")
-        self._open: Any = channel.unary_unary(f"/{SERVICE}/OpenSession")
-        self._get: Any = channel.unary_unary(f"/{SERVICE}/GetSession")
+        self._multiplexer = Multiplexer(channel)
+        self._open: Any = channel.unary_unary(path_of("OpenSession"))
+        self._get: Any = channel.unary_unary(path_of("GetSession"))
         self._chooser = random.Random(seed)
         low, high = (math.log(chars) for chars in COLD_CHARS)
         self._texts = [self._cut(source, round(math.exp(self._chooser.uniform(low, high)))) for _ in range(COLD_TEXTS)]
@@ -106,11 +112,11 @@ class Mixture:
                 step.colds.append(perf_counter() - due)
             else:
                 which = self._chooser.randrange(DELTAS)
-                await self._append(self._names[slot] + self._delta_bytes[which])
+                await self._multiplexer.call("Append", self._names[slot] + self._delta_bytes[which], DEFAULT_TIMEOUT_S)
                 self._history[slot].append(self._deltas[which])
                 step.appends.append(perf_counter() - due)
-        except grpc.aio.AioRpcError as error:
-            code = error.code().name
+        except (TierError, grpc.aio.AioRpcError) as error:
+            code = error.code if isinstance(error, TierError) else error.code().name
             step.errors[code] = step.errors.get(code, 0) + 1
             await self._cold(slot)  # an agent that was refused starts over
         finally:

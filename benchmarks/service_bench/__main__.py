@@ -1,7 +1,9 @@
 """`python -m service_bench`: Append through gRPC beside a bare echo of the same sizes; writes build/bench-service.json.
 
-Echo and tier live in one server process and are asked by one client process, in turns of short blocks. Afterwards every
-session's IDs are compared with a full encode by the reference: if one differs nothing is shown or written.
+Echo and tier live in one server process and are asked by one client process, in turns of short blocks: the echo by a
+call each, the tier by a call each (`call`), and by calls that share a stream as those of `AsyncTierClient` do
+(`stream`). Afterwards every session's IDs are compared with a full encode by the reference: if one differs nothing is
+shown or written.
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ from rich.table import Table
 from agent_session import plain_text
 from bench.results import Unequal
 from catalog import path_of
+from toktier_tier.client.multiplex import Multiplexer
+from toktier_tier.client.requests import DEFAULT_TIMEOUT_S
 from toktier_tier.core.snapshot import parse_snapshot
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
 from toktier_tier.sources import default_cache_dir
-from toktier_tier.transport.grpc_server import SERVICE
+from toktier_tier.transport.interface import path_of as path_of_method
 from toktier_tier.transport.messages import ids_of
 from toktier_tier.transport.v1 import toktier_pb2 as pb
 from toktier_tier.transport.v1.toktier_pb2_grpc import TokenizerServiceStub
@@ -45,7 +49,10 @@ IN_FLIGHT = (1, 2, 4, 8, 16, 32, 64)
 RATIO_AT = 16
 OVERHEAD_BAR, THROUGHPUT_BAR = 1.6, 0.7
 
+ECHO, CALL, STREAM = "echo", "call", "stream"
+
 Ask = Callable[[int], Awaitable[None]]
+Call = Callable[[bytes], Awaitable[bytes]]
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,7 @@ class Appends:
 
     def __init__(self, channel: grpc.aio.Channel, source: str) -> None:
         self._stub: Any = TokenizerServiceStub(channel)  # type: ignore[no-untyped-call]
-        self._append: Any = channel.unary_unary(f"/{SERVICE}/Append")
+        self.call: Any = channel.unary_unary(path_of_method("Append"))
         self._source, self._next = source, 0
         deltas = [source[at : at + DELTA_CHARS] for at in range(0, len(source) - DELTA_CHARS, DELTA_CHARS)]
         self._deltas = [(text, pb.AppendRequest(delta=text).SerializeToString()) for text in deltas]
@@ -119,15 +126,18 @@ class Appends:
         await self._stub.OpenSession(pb.OpenSessionRequest(session=f"s{worker}", text=text))
         self._parts[worker] = [text]
 
-    async def ask(self, worker: int) -> None:
-        await self.append(worker)
+    def by(self, call: Call) -> Ask:
+        async def ask(worker: int) -> None:
+            await self.append(worker, call)
 
-    async def append(self, worker: int) -> tuple[int, int]:
+        return ask
+
+    async def append(self, worker: int, call: Call) -> tuple[int, int]:
         """Bytes of the request and of its answer."""
         self._next = (self._next + 1) % len(self._deltas)
         delta, data = self._deltas[self._next]
         request = self._sessions[worker] + data
-        answer = await self._append(request)
+        answer = await call(request)
         self._parts[worker].append(delta)
         return len(request), len(answer)
 
@@ -154,15 +164,19 @@ async def measure(ports: dict[str, Any], rounds: int, block_s: float, console: C
         appends = Appends(tier, source)
         for worker in range(SESSIONS):
             await appends.open(worker)
-        sizes = [await appends.append(at % SESSIONS) for at in range(SIZED)]
+        sizes = [await appends.append(at % SESSIONS, appends.call) for at in range(SIZED)]
         asked, answered = (round(statistics.mean(side)) for side in zip(*sizes, strict=True))
         payload = answered.to_bytes(4, "little") + bytes(asked - 4)
         call: Any = echo.unary_unary(ECHO_METHOD)
+        multiplexer = Multiplexer(tier)
 
         async def ask_echo(worker: int) -> None:
             await call(payload)
 
-        load = Load({"echo": ask_echo, "tier": appends.ask})
+        def multiplexed(request: bytes) -> Awaitable[bytes]:
+            return multiplexer.call("Append", request, DEFAULT_TIMEOUT_S)
+
+        load = Load({ECHO: ask_echo, CALL: appends.by(appends.call), STREAM: appends.by(multiplexed)})
         await load.compare(4, 1, block_s)  # warm-up
         rows: list[Row] = []
         for in_flight in IN_FLIGHT:
@@ -172,22 +186,32 @@ async def measure(ports: dict[str, Any], rounds: int, block_s: float, console: C
         console.log("comparing with the reference")
         data = path_of(FAMILY).read_bytes()
         checked = await appends.check(Reference(parse_snapshot(data, reference_version=REFERENCE_VERSION)))
+        await multiplexer.close()
     return rows, checked
 
 
 def bars(rows: list[Row]) -> list[tuple[str, str, float, bool]]:
+    """The bars are for calls as `AsyncTierClient` makes them; calls by themselves are told beside them."""
     by = {(row.engine, row.in_flight): row for row in rows}
-    overhead = by["tier", 1].p50_us / by["echo", 1].p50_us
-    throughput = by["tier", RATIO_AT].per_s / by["echo", RATIO_AT].per_s
-    return [
-        ("P50 of Append over the echo, one in flight", f"≤ {OVERHEAD_BAR}×", overhead, overhead <= OVERHEAD_BAR),
-        (
-            f"requests/s over the echo's, {RATIO_AT} in flight",
-            f"≥ {THROUGHPUT_BAR}×",
-            throughput,
-            throughput >= THROUGHPUT_BAR,
-        ),
-    ]
+    found = []
+    for engine, what in ((STREAM, ""), (CALL, ", a call each")):
+        overhead = by[engine, 1].p50_us / by[ECHO, 1].p50_us
+        throughput = by[engine, RATIO_AT].per_s / by[ECHO, RATIO_AT].per_s
+        found += [
+            (
+                f"P50 of Append over the echo, one in flight{what}",
+                f"≤ {OVERHEAD_BAR}×",
+                overhead,
+                overhead <= OVERHEAD_BAR,
+            ),
+            (
+                f"requests/s over the echo's, {RATIO_AT} in flight{what}",
+                f"≥ {THROUGHPUT_BAR}×",
+                throughput,
+                throughput >= THROUGHPUT_BAR,
+            ),
+        ]
+    return found
 
 
 def show(rows: list[Row], checked: int, console: Console) -> None:

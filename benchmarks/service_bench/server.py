@@ -18,7 +18,8 @@ from catalog import path_of
 from toktier_tier import SessionService, open_tokenizer
 from toktier_tier.sessions.registry import Registry, Served
 from toktier_tier.telemetry import Telemetry
-from toktier_tier.transport.grpc_server import OPTIONS, GrpcServer, TokenizerServicer
+from toktier_tier.transport.grpc_server import OPTIONS, GrpcServer
+from toktier_tier.transport.servicer import TokenizerServicer
 from toktier_tier.transport.work import Work
 
 ECHO_METHOD = "/echo.Echo/Echo"

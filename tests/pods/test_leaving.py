@@ -27,7 +27,8 @@ from toktier_tier.serve import _connection_s
 from toktier_tier.sessions.registry import Registry, Served
 from toktier_tier.sessions.service import SessionService
 from toktier_tier.settings import PodSettings
-from toktier_tier.transport.grpc_server import GrpcServer, TokenizerServicer
+from toktier_tier.transport.grpc_server import GrpcServer
+from toktier_tier.transport.servicer import TokenizerServicer
 from toktier_tier.transport.work import Work
 from workshop import family_tier, fresh_tokenizer
 

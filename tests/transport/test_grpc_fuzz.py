@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from servers import GrpcTier, grpc_tier
 from toktier_tier.core.errors import TierError
-from toktier_tier.transport.grpc_server import SERVICE
+from toktier_tier.transport.interface import SERVICE
 from toktier_tier.transport.messages import ids_of
 from toktier_tier.transport.status import CODE_KEY
 from toktier_tier.transport.v1 import toktier_pb2 as pb

@@ -30,7 +30,7 @@ from toktier_tier.core.errors import (
     TierError,
 )
 from toktier_tier.core.values import Reason, Route
-from toktier_tier.transport.grpc_server import SERVICE
+from toktier_tier.transport.interface import SERVICE
 from toktier_tier.transport.status import error_of
 from toktier_tier.transport.tenants import ANONYMOUS_TENANT
 from toktier_tier.transport.v1 import toktier_pb2 as pb

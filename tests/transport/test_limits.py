@@ -17,7 +17,8 @@ from servers import GrpcTier, grpc_tier
 from toktier_tier.client import TierClient
 from toktier_tier.core.errors import Overloaded, SessionNotFound
 from toktier_tier.transport import limits as limits_module
-from toktier_tier.transport.grpc_server import SERVICE, GrpcServer
+from toktier_tier.transport.grpc_server import GrpcServer
+from toktier_tier.transport.interface import SERVICE
 from toktier_tier.transport.limits import Bounds, Limits, Load
 from toktier_tier.transport.tenants import ANONYMOUS_TENANT
 from toktier_tier.transport.v1 import toktier_pb2 as pb
@@ -189,7 +190,7 @@ def test_what_is_late_already_is_told_so() -> None:
 
     context: Any = Context()
     with grpc_tier() as server:
-        handler: Any = server._server._methods.handlers[f"/{SERVICE}/OpenSession"].unary_unary
+        handler: Any = server._server._methods._handlers[f"/{SERVICE}/OpenSession"].unary_unary
         server.run(handler(pb.OpenSessionRequest(session="s").SerializeToString(), context))
         assert len(server.sessions) == 0
     assert context.told == (grpc.StatusCode.DEADLINE_EXCEEDED, "tier.late")

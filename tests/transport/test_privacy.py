@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from servers import Engine, OnThread, WholeTier, whole_tier
 from toktier_tier.settings import SecuritySettings, UpstreamSettings
-from toktier_tier.transport.grpc_server import SERVICE
+from toktier_tier.transport.interface import SERVICE
 from toktier_tier.transport.v1 import toktier_pb2 as pb
 
 CANARY = "kanarienvogel"

@@ -32,10 +32,11 @@ from .settings import PodSettings, TierSettings, UpstreamSettings
 from .telemetry import Telemetry, registry_meters, security_meters
 from .transport.agreement import agrees
 from .transport.gate import Gate
-from .transport.grpc_server import GrpcServer, TokenizerServicer
+from .transport.grpc_server import GrpcServer
 from .transport.http_server import HttpServer
 from .transport.listener import HttpPort, http_server
 from .transport.prompts import Prompts
+from .transport.servicer import TokenizerServicer
 from .transport.tenants import OWN_TENANT
 from .transport.work import Work
 

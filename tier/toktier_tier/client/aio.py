@@ -1,9 +1,8 @@
-"""The asyncio client: as `sync`, with `await`."""
+"""The asyncio client: as `sync`, with `await`, and with short calls on one stream."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,16 +10,25 @@ import grpc
 
 from ..core.errors import RevisionConflict, SessionNotFound
 from ..core.values import Ids, Patch
+from ..transport.interface import METHODS, path_of
 from ..transport.messages import bytes_of, ids_of, patch_of
 from ..transport.status import error_of
 from ..transport.v1 import toktier_pb2 as pb
-from ..transport.v1.toktier_pb2_grpc import TokenizerServiceStub
 from . import requests
 from .buffer import IdBuffer
+from .multiplex import MOST_BYTES, Multiplexer, NotMultiplexed
+
+MULTIPLEXED = frozenset({"Encode", "OpenSession", "Append", "Edit", "CloseSession"})
+"""What is short, in most cases."""
+_ANSWERS = {method.name: getattr(pb, method.output_type.name) for method in METHODS}
 
 
 class AsyncTierClient:
-    """One channel to a tier, for one event loop. Raises what `TierClient` raises."""
+    """One channel to a tier, for one event loop. Raises what `TierClient` raises.
+
+    multiplex   short calls share a stream, and thus a pod: each takes a fraction of what a call of its own takes. Off
+                where something on the way is to place each call by itself
+    """
 
     def __init__(
         self,
@@ -31,6 +39,7 @@ class AsyncTierClient:
         token: str = "",
         tls: requests.Tls | None = None,
         channel: Any = None,
+        multiplex: bool = True,
     ) -> None:
         self.model, self.timeout_s = model, timeout_s
         self._metadata = requests.metadata(token)
@@ -41,10 +50,10 @@ class AsyncTierClient:
             self._channel = grpc.aio.secure_channel(address, tls.credentials(), options=options)
         else:
             self._channel = grpc.aio.insecure_channel(address, options=requests.CHANNEL_OPTIONS)
-        self._stub = TokenizerServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._multiplexer = Multiplexer(self._channel, self._metadata) if multiplex else None
 
     async def encode(self, text: str, *, untrusted: requests.Ranges = ()) -> Ids:
-        answer = await self.call(self._stub.Encode, requests.encode(self.model, "", text, None, untrusted))
+        answer = await self.call("Encode", requests.encode(self.model, "", text, None, untrusted))
         return ids_of(answer.patch.ids)
 
     async def open(
@@ -53,24 +62,43 @@ class AsyncTierClient:
         found = AsyncSession(self, session, text_of)
         found._marked = bool(untrusted)
         request = requests.open_session(self.model, session, text, untrusted)
-        found.take(await self.call(self._stub.OpenSession, request))
+        found.take(await self.call("OpenSession", request))
         return found
 
     async def decode(self, ids: Ids, *, skip_special_tokens: bool = False) -> str:
         request = pb.DecodeRequest(model=self.model, ids=bytes_of(ids), skip_special_tokens=skip_special_tokens)
-        return str((await self.call(self._stub.Decode, request)).text)
+        return str((await self.call("Decode", request)).text)
 
     async def snapshots(self) -> list[pb.Snapshot]:
-        return list((await self.call(self._stub.ListSnapshots, pb.ListSnapshotsRequest())).snapshots)
+        return list((await self.call("ListSnapshots", pb.ListSnapshotsRequest())).snapshots)
 
-    async def call(self, method: Callable[..., Any], request: Any) -> Any:
-        try:
-            return await method(request, timeout=self.timeout_s, metadata=self._metadata)
-        except grpc.aio.AioRpcError as error:
-            raise error_of(error) from None
+    async def call(self, method: str, request: Any) -> Any:
+        data = request.SerializeToString()
+        answer = await self._multiplexed(method, data) if method in MULTIPLEXED else None
+        return _ANSWERS[method].FromString(await self._by_itself(method, data) if answer is None else answer)
 
     async def close(self) -> None:
+        if self._multiplexer is not None:
+            await self._multiplexer.close()
         await self._channel.close()
+
+    async def _multiplexed(self, method: str, data: bytes) -> bytes | None:
+        """None: the call is one for itself."""
+        if self._multiplexer is None or len(data) > MOST_BYTES:
+            return None
+        try:
+            return await self._multiplexer.call(method, data, self.timeout_s)
+        except NotMultiplexed:  # an older tier, or one for small messages
+            self._multiplexer = None
+            return None
+
+    async def _by_itself(self, method: str, data: bytes) -> bytes:
+        call: Any = self._channel.unary_unary(path_of(method))
+        try:
+            answer: bytes = await call(data, timeout=self.timeout_s, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from None
+        return answer
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,7 +113,7 @@ class AsyncSession:
     """As `Session`. One change at a time: two at once would race for the revision, and one of them would lose."""
 
     def __init__(self, client: AsyncTierClient, name: str, text_of: requests.TextOf | None = None) -> None:
-        self._client, self._stub, self.name = client, client._stub, name
+        self._client, self.name = client, name
         self._text_of, self._marked = text_of, False
         self.reopened: Counter[str] = Counter()
         self._buffer = IdBuffer()
@@ -100,7 +128,7 @@ class AsyncSession:
 
     async def append(self, delta: str, *, untrusted: requests.Ranges = ()) -> Patch:
         request = requests.append(self._client.model, self.name, delta, self.revision, untrusted)
-        return await self._change(self._stub.Append, request, self._text_of)
+        return await self._change("Append", request, self._text_of)
 
     async def edit(
         self, start_chars: int, stop_chars: int, replacement: str, *, untrusted: requests.Ranges = ()
@@ -108,24 +136,24 @@ class AsyncSession:
         request = requests.edit(
             self._client.model, self.name, start_chars, stop_chars, replacement, self.revision, untrusted
         )
-        return await self._change(self._stub.Edit, request, self._text_of)
+        return await self._change("Edit", request, self._text_of)
 
     async def full_text(self, text: str, *, untrusted: requests.Ranges = ()) -> Patch:
         request = requests.encode(self._client.model, self.name, text, self.revision, untrusted)
-        return await self._change(self._stub.Encode, request, self._text_of and (lambda: (text, untrusted)))
+        return await self._change("Encode", request, self._text_of and (lambda: (text, untrusted)))
 
     async def close(self) -> bool:
         request = pb.CloseSessionRequest(model=self._client.model, session=self.name)
-        return bool((await self._client.call(self._stub.CloseSession, request)).closed)
+        return bool((await self._client.call("CloseSession", request)).closed)
 
-    async def _change(self, method: Callable[..., Any], request: Any, text_of: requests.TextOf | None) -> Patch:
+    async def _change(self, method: str, request: Any, text_of: requests.TextOf | None) -> Patch:
         self._marked = self._marked or bool(request.untrusted)
         try:
             return self.take(await self._client.call(method, request))
         except (SessionNotFound, RevisionConflict) as error:
             again = requests.reopen(self._client.model, self.name, error, text_of, marked=self._marked)
             self.reopened[error.code] += 1
-        return self.take(await self._client.call(self._stub.OpenSession, again))
+        return self.take(await self._client.call("OpenSession", again))
 
     def take(self, answer: Any) -> Patch:
         patch = patch_of(answer.patch)

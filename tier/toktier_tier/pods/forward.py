@@ -27,6 +27,7 @@ import grpc.aio
 from ..engine.breaker import Breaker, BreakerPolicy
 from ..engine.channels import connect_option, connected, open_channel
 from ..ports import Clock
+from ..transport.interface import path_of
 from ..transport.messages import MESSAGE_LIMITS
 from ..transport.status import CODE_KEY, STARTING, OwnerAnswered
 from ..transport.tenants import FORWARDED_KEY, TENANT_KEY
@@ -34,7 +35,6 @@ from .ring import Peer
 
 FORWARDED = FORWARDED_KEY
 FINGERPRINT = "x-toktier-fingerprint"
-SERVICE_PATH = "/toktier.v1.TokenizerService/"
 MOST_SLOW = 8
 """Calls in a row that a peer may be late with, though it shows life, until it is left alone too."""
 CLOSE_GRACE_S = 30.0
@@ -113,7 +113,7 @@ class _Line:
     def method(self, name: str) -> Any:
         found = self.calls.get(name)
         if found is None:
-            found = self.calls[name] = self.channel.unary_unary(SERVICE_PATH + name)
+            found = self.calls[name] = self.channel.unary_unary(path_of(name))
         return found
 
     def hear(self, now_s: float) -> None:

@@ -301,3 +301,67 @@ class EncodeAllResponse(_message.Message):
     route: Route
     reason: str
     def __init__(self, ids: _Optional[bytes] = ..., session: _Optional[str] = ..., revision: _Optional[int] = ..., route: _Optional[_Union[Route, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class MultiplexRequest(_message.Message):
+    __slots__ = ("calls",)
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    calls: _containers.RepeatedCompositeFieldContainer[Call]
+    def __init__(self, calls: _Optional[_Iterable[_Union[Call, _Mapping]]] = ...) -> None: ...
+
+class Call(_message.Message):
+    __slots__ = ("id", "method", "request", "timeout_ms", "metadata", "cancelled")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    method: str
+    request: bytes
+    timeout_ms: int
+    metadata: _containers.ScalarMap[str, str]
+    cancelled: bool
+    def __init__(self, id: _Optional[int] = ..., method: _Optional[str] = ..., request: _Optional[bytes] = ..., timeout_ms: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., cancelled: bool = ...) -> None: ...
+
+class MultiplexResponse(_message.Message):
+    __slots__ = ("answers", "last")
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    answers: _containers.RepeatedCompositeFieldContainer[Answer]
+    last: bool
+    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., last: bool = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("id", "response", "failure")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    response: bytes
+    failure: Failure
+    def __init__(self, id: _Optional[int] = ..., response: _Optional[bytes] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("status", "message", "metadata")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    status: int
+    message: str
+    metadata: _containers.ScalarMap[str, str]
+    def __init__(self, status: _Optional[int] = ..., message: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...

@@ -85,6 +85,11 @@ class TokenizerServiceStub(object):
                 request_serializer=toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.EncodeAllRequest.SerializeToString,
                 response_deserializer=toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.EncodeAllResponse.FromString,
                 _registered_method=True)
+        self.Multiplex = channel.stream_stream(
+                '/toktier.v1.TokenizerService/Multiplex',
+                request_serializer=toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.MultiplexRequest.SerializeToString,
+                response_deserializer=toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.MultiplexResponse.FromString,
+                _registered_method=True)
 
 
 class TokenizerServiceServicer(object):
@@ -161,6 +166,14 @@ class TokenizerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Multiplex(self, request_iterator, context):
+        """Many calls on one stream, each for a fraction of what a call of its own takes. Every call is answered or fails by
+        itself, in any order. The stream fails by what isn't a request, and by an `id` that is already under way.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TokenizerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -213,6 +226,11 @@ def add_TokenizerServiceServicer_to_server(servicer, server):
                     servicer.EncodeAll,
                     request_deserializer=toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.EncodeAllRequest.FromString,
                     response_serializer=toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.EncodeAllResponse.SerializeToString,
+            ),
+            'Multiplex': grpc.stream_stream_rpc_method_handler(
+                    servicer.Multiplex,
+                    request_deserializer=toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.MultiplexRequest.FromString,
+                    response_serializer=toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.MultiplexResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -486,6 +504,33 @@ class TokenizerService(object):
             '/toktier.v1.TokenizerService/EncodeAll',
             toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.EncodeAllRequest.SerializeToString,
             toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.EncodeAllResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Multiplex(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/toktier.v1.TokenizerService/Multiplex',
+            toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.MultiplexRequest.SerializeToString,
+            toktier__tier_dot_transport_dot_v1_dot_toktier__pb2.MultiplexResponse.FromString,
             options,
             channel_credentials,
             insecure,
