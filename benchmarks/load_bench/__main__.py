@@ -28,12 +28,13 @@ from rich.table import Table
 from agent_session import plain_text
 from bench.results import Unequal
 from catalog import path_of
+from toktier_tier.client import AsyncTierClient
 from toktier_tier.core.snapshot import parse_snapshot
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
 from toktier_tier.sources import default_cache_dir
 
 from .chart import to_html
-from .mixture import COLD_CHARS, COLD_SHARE, DELTA_CHARS, SLOTS, Mixture, Step, channel
+from .mixture import COLD_CHARS, COLD_SHARE, DELTA_CHARS, SLOTS, Mixture, Step
 
 FAMILY = "qwen-3"
 RATES = (125, 250, 500, 750, 1_000, 1_250, 1_500, 2_000, 2_500, 3_000)
@@ -83,8 +84,8 @@ def row_of(step: Step) -> Row:
 async def measure(address: str, options: argparse.Namespace, log: Console) -> tuple[list[Row], int]:
     source = plain_text(SOURCE_CHARS, 31)
     rows: list[Row] = []
-    async with channel(address) as to_tier:
-        mixture = Mixture(to_tier, source, options.seed)
+    async with AsyncTierClient(address) as client:
+        mixture = Mixture(client, source, options.seed)
         log.log(f"{SLOTS} cold starts")
         await mixture.warm_up()
         gc.collect()

@@ -12,17 +12,12 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
-
-import grpc
 
 from bench.results import Unequal
-from toktier_tier.client.multiplex import Multiplexer
-from toktier_tier.client.requests import DEFAULT_TIMEOUT_S
+from toktier_tier.client import AsyncTierClient
 from toktier_tier.core.errors import TierError
 from toktier_tier.encoders.reference import Reference
-from toktier_tier.transport.interface import path_of
-from toktier_tier.transport.messages import MESSAGE_LIMITS, ids_of
+from toktier_tier.transport.messages import ids_of
 from toktier_tier.transport.v1 import toktier_pb2 as pb
 
 COLD_SHARE = 0.023
@@ -50,16 +45,10 @@ class Step:
 
 
 class Mixture:
-    """`SLOTS` conversations over one channel. A conversation has one request under way at a time, as an agent has.
+    """`SLOTS` conversations of one client. A conversation has one request under way at a time, as an agent has."""
 
-    Appends share a stream and cold starts are calls of their own, as `AsyncTierClient` makes them.
-    """
-
-    def __init__(self, channel: grpc.aio.Channel, source: str, seed: int) -> None:
-        self._channel = channel
-        self._multiplexer = Multiplexer(channel)
-        self._open: Any = channel.unary_unary(path_of("OpenSession"))
-        self._get: Any = channel.unary_unary(path_of("GetSession"))
+    def __init__(self, client: AsyncTierClient, source: str, seed: int) -> None:
+        self._ask = client.ask
         self._chooser = random.Random(seed)
         low, high = (math.log(chars) for chars in COLD_CHARS)
         self._texts = [self._cut(source, round(math.exp(self._chooser.uniform(low, high)))) for _ in range(COLD_TEXTS)]
@@ -112,12 +101,11 @@ class Mixture:
                 step.colds.append(perf_counter() - due)
             else:
                 which = self._chooser.randrange(DELTAS)
-                await self._multiplexer.call("Append", self._names[slot] + self._delta_bytes[which], DEFAULT_TIMEOUT_S)
+                await self._ask("Append", self._names[slot] + self._delta_bytes[which])
                 self._history[slot].append(self._deltas[which])
                 step.appends.append(perf_counter() - due)
-        except (TierError, grpc.aio.AioRpcError) as error:
-            code = error.code if isinstance(error, TierError) else error.code().name
-            step.errors[code] = step.errors.get(code, 0) + 1
+        except TierError as error:
+            step.errors[error.code] = step.errors.get(error.code, 0) + 1
             await self._cold(slot)  # an agent that was refused starts over
         finally:
             async with self._free:
@@ -126,19 +114,15 @@ class Mixture:
 
     async def _cold(self, slot: int) -> None:
         which = self._chooser.randrange(COLD_TEXTS)
-        await self._open(self._names[slot] + self._text_bytes[which])
+        await self._ask("OpenSession", self._names[slot] + self._text_bytes[which])
         self._history[slot] = [self._texts[which]]
 
     async def check(self, reference: Reference, sessions: int) -> int:
         """Raises `Unequal`; returns how many sessions were compared with a full encode by the reference."""
         for slot in self._chooser.sample(range(SLOTS), sessions):
             request = self._names[slot] + pb.GetSessionRequest(include_ids=True).SerializeToString()
-            answer = pb.GetSessionResponse.FromString(await self._get(request))
+            answer = pb.GetSessionResponse.FromString(await self._ask("GetSession", request))
             text = "".join(self._history[slot])
             if ids_of(answer.ids).tobytes() != reference.encode(text).tobytes():
                 raise Unequal(f"session {slot} of {len(text):,} characters")
         return sessions
-
-
-def channel(address: str) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(address, options=MESSAGE_LIMITS)

@@ -1,9 +1,9 @@
 """`python -m service_bench`: Append through gRPC beside a bare echo of the same sizes; writes build/bench-service.json.
 
 Echo and tier live in one server process and are asked by one client process, in turns of short blocks: the echo by a
-call each, the tier by a call each (`call`), and by calls that share a stream as those of `AsyncTierClient` do
-(`stream`). Afterwards every session's IDs are compared with a full encode by the reference: if one differs nothing is
-shown or written.
+call each, the tier by a call each (`call`), and as `AsyncTierClient` asks it, whose calls share a stream (`stream`).
+Afterwards every session's IDs are compared with a full encode by the reference: if one differs nothing is shown or
+written.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from rich.table import Table
 from agent_session import plain_text
 from bench.results import Unequal
 from catalog import path_of
-from toktier_tier.client.multiplex import Multiplexer
-from toktier_tier.client.requests import DEFAULT_TIMEOUT_S
+from toktier_tier.client import AsyncTierClient
 from toktier_tier.core.snapshot import parse_snapshot
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
 from toktier_tier.sources import default_cache_dir
@@ -168,13 +167,13 @@ async def measure(ports: dict[str, Any], rounds: int, block_s: float, console: C
         asked, answered = (round(statistics.mean(side)) for side in zip(*sizes, strict=True))
         payload = answered.to_bytes(4, "little") + bytes(asked - 4)
         call: Any = echo.unary_unary(ECHO_METHOD)
-        multiplexer = Multiplexer(tier)
+        client = AsyncTierClient("", channel=tier)
 
         async def ask_echo(worker: int) -> None:
             await call(payload)
 
         def multiplexed(request: bytes) -> Awaitable[bytes]:
-            return multiplexer.call("Append", request, DEFAULT_TIMEOUT_S)
+            return client.ask("Append", request)
 
         load = Load({ECHO: ask_echo, CALL: appends.by(appends.call), STREAM: appends.by(multiplexed)})
         await load.compare(4, 1, block_s)  # warm-up
@@ -186,7 +185,7 @@ async def measure(ports: dict[str, Any], rounds: int, block_s: float, console: C
         console.log("comparing with the reference")
         data = path_of(FAMILY).read_bytes()
         checked = await appends.check(Reference(parse_snapshot(data, reference_version=REFERENCE_VERSION)))
-        await multiplexer.close()
+        await client.close()
     return rows, checked
 
 

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -44,6 +45,8 @@ STOP_S = 10.0
 PROBE_EVERY_S = 300.0
 RELOAD_EVERY_S = 1.0
 BACKLOG = 2_048
+SWITCH_S = 0.0005
+"""How long the event loop waits for the interpreter's lock that a long call's thread has, if that can let go of it."""
 CONNECTION_SHARE = 0.8
 """Of the time that a leaving pod lingers; connections end up to a tenth later."""
 log = logging.getLogger("toktier")
@@ -81,6 +84,7 @@ class Tier:
 
     async def run(self) -> None:
         """Serve both addresses until a signal ends it. Raises what can't be served."""
+        sys.setswitchinterval(SWITCH_S)
         server, listening = self.http_port()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -21,7 +21,7 @@ from .core.values import check_text
 from .encoders.assemble import Cores, build_text_encoder
 from .encoders.candidates import encoder_version
 from .encoders.gpu import GpuEncoder
-from .encoders.reference import Reference
+from .encoders.reference import CoreReference, Reference
 from .encoders.snapshot_encoder import SnapshotEncoder
 from .encoders.trust import TrustReference
 from .encoders.whole import WholeEncoder, build_whole
@@ -89,6 +89,11 @@ class TierTokenizer:
                 encode_untrusted=trusting.encode_untrusted if trusting else None,
                 encode_untrusted_chunks=trusting.encode_untrusted_chunks if trusting else None,
             )
+
+    @property
+    def keeps_lock(self) -> bool:
+        """Whether what encodes long texts keeps the interpreter's lock: candidates do, reference and devices don't."""
+        return self.text_encoder is not None and self.gpu is None and self.compiled.encoder != CoreReference.name
 
     def encode(self, text: str, untrusted: Sequence[tuple[int, int]] = NO_SPANS) -> Ids:
         """All IDs of `text`, template tokens included where the policy asks for them.

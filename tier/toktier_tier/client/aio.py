@@ -1,4 +1,4 @@
-"""The asyncio client: as `sync`, with `await`, and with short calls on one stream."""
+"""The asyncio client: as `sync`, with `await`; short calls share a stream, long ones have a connection of their own."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ _ANSWERS = {method.name: getattr(pb, method.output_type.name) for method in METH
 
 
 class AsyncTierClient:
-    """One channel to a tier, for one event loop. Raises what `TierClient` raises.
+    """Connections to a tier, for one event loop. Raises what `TierClient` raises.
 
+    channel     what to use in the place of connections of its own
     multiplex   short calls share a stream, and thus a pod: each takes a fraction of what a call of its own takes. Off
                 where something on the way is to place each call by itself
     """
@@ -43,13 +44,8 @@ class AsyncTierClient:
     ) -> None:
         self.model, self.timeout_s = model, timeout_s
         self._metadata = requests.metadata(token)
-        if channel is not None:
-            self._channel = channel
-        elif tls is not None:
-            options = (*requests.CHANNEL_OPTIONS, *tls.options())
-            self._channel = grpc.aio.secure_channel(address, tls.credentials(), options=options)
-        else:
-            self._channel = grpc.aio.insecure_channel(address, options=requests.CHANNEL_OPTIONS)
+        self._channel = channel or _open(address, tls)
+        self._large = channel or _open(address, tls, (("grpc.use_local_subchannel_pool", 1),))
         self._multiplexer = Multiplexer(self._channel, self._metadata) if multiplex else None
 
     async def encode(self, text: str, *, untrusted: requests.Ranges = ()) -> Ids:
@@ -73,14 +69,18 @@ class AsyncTierClient:
         return list((await self.call("ListSnapshots", pb.ListSnapshotsRequest())).snapshots)
 
     async def call(self, method: str, request: Any) -> Any:
-        data = request.SerializeToString()
-        answer = await self._multiplexed(method, data) if method in MULTIPLEXED else None
-        return _ANSWERS[method].FromString(await self._by_itself(method, data) if answer is None else answer)
+        return _ANSWERS[method].FromString(await self.ask(method, request.SerializeToString()))
+
+    async def ask(self, method: str, request: bytes) -> bytes:
+        """`call` for serialized messages."""
+        answer = await self._multiplexed(method, request) if method in MULTIPLEXED else None
+        return await self._by_itself(method, request) if answer is None else answer
 
     async def close(self) -> None:
         if self._multiplexer is not None:
             await self._multiplexer.close()
         await self._channel.close()
+        await self._large.close()
 
     async def _multiplexed(self, method: str, data: bytes) -> bytes | None:
         """None: the call is one for itself."""
@@ -93,7 +93,8 @@ class AsyncTierClient:
             return None
 
     async def _by_itself(self, method: str, data: bytes) -> bytes:
-        call: Any = self._channel.unary_unary(path_of(method))
+        channel = self._large if len(data) > MOST_BYTES else self._channel
+        call: Any = channel.unary_unary(path_of(method))
         try:
             answer: bytes = await call(data, timeout=self.timeout_s, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
@@ -107,6 +108,13 @@ class AsyncTierClient:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _open(address: str, tls: requests.Tls | None, options: tuple[tuple[str, int], ...] = ()) -> grpc.aio.Channel:
+    options_: list[tuple[str, Any]] = [*requests.CHANNEL_OPTIONS, *options]
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=options_)
+    return grpc.aio.secure_channel(address, tls.credentials(), options=[*options_, *tls.options()])
 
 
 class AsyncSession:
