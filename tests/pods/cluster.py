@@ -23,6 +23,7 @@ from toktier_tier.pods.membership import Membership
 from toktier_tier.pods.ring import Peer, Ring
 from toktier_tier.pods.router import Pods
 from toktier_tier.sessions.registry import Registry, Served
+from toktier_tier.transport.interface import METHODS, SERVICE, path_of
 from toktier_tier.transport.messages import MESSAGE_LIMITS, bytes_of, fill
 from toktier_tier.transport.status import OwnerAnswered, error_of, grpc_status, metadata_of, told
 from toktier_tier.transport.tenants import TENANT_KEY
@@ -30,8 +31,6 @@ from toktier_tier.transport.v1 import toktier_pb2 as pb
 from workshop import Tier, family_tier, fresh_tokenizer
 
 FAMILY = "gpt2-novelai"
-SERVICE = "toktier.v1.TokenizerService"
-METHODS = pb.DESCRIPTOR.services_by_name["TokenizerService"].methods
 QUICK = Timeouts(connect_s=0.3, answer_s=1.0)
 ROOMY = Timeouts(connect_s=2.0, answer_s=15.0)
 """A machine that others use too takes its time."""
@@ -186,7 +185,7 @@ class Cluster:
         """A call by itself; raises the tier's errors."""
         answer = getattr(pb, METHODS[[each.name for each in METHODS].index(method)].output_type.name)
         pairs = tuple((key.replace("_", "-"), value) for key, value in metadata.items())
-        call = self.client(name)._channel.unary_unary(f"/{SERVICE}/{method}")
+        call = self.client(name)._channel.unary_unary(path_of(method))
         try:
             return answer.FromString(await call(request.SerializeToString(), metadata=pairs, timeout=20))
         except grpc.aio.AioRpcError as error:

@@ -26,6 +26,7 @@ from toktier_sglang.bridge import Bridge
 from toktier_sglang.counts import Counts
 from toktier_sglang.own import OwnTokenizer
 from toktier_sglang.settings import PluginSettings
+from toktier_tier.transport.interface import METHODS, SERVICE, path_of
 from toktier_tier.transport.messages import MESSAGE_LIMITS, bytes_of, ids_of
 from toktier_tier.transport.v1 import toktier_pb2 as pb
 from workshop import family_data
@@ -91,8 +92,8 @@ class Between:
     def serve(self) -> None:
         """Also again, at the same address."""
         self._server = grpc.server(ThreadPoolExecutor(40), options=MESSAGE_LIMITS)
-        handlers = {method.name: self._handler(method) for method in _SERVICE.methods}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers),))
+        handlers = {method.name: self._handler(method) for method in METHODS}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         port = self._server.add_insecure_port(self.address)
         if not self.address.startswith("unix:"):
             self.address = f"127.0.0.1:{port}"
@@ -103,7 +104,7 @@ class Between:
 
     def _handler(self, method: Any) -> Any:
         ask = self._channel.unary_unary(
-            f"/{_SERVICE.full_name}/{method.name}",
+            path_of(method.name),
             request_serializer=lambda data: data,
             response_deserializer=lambda data: data,
         )
@@ -130,9 +131,6 @@ class Between:
     def stop(self) -> None:
         self.stop_serving()
         self._channel.close()
-
-
-_SERVICE = pb.DESCRIPTOR.services_by_name["TokenizerService"]
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from toktier_tier.core.errors import (
     TierError,
 )
 from toktier_tier.core.values import Reason, Route
-from toktier_tier.transport.interface import SERVICE
+from toktier_tier.transport.interface import METHODS, SERVICE, path_of
 from toktier_tier.transport.status import error_of
 from toktier_tier.transport.tenants import ANONYMOUS_TENANT
 from toktier_tier.transport.v1 import toktier_pb2 as pb
@@ -38,7 +38,6 @@ from toktier_tier.transport.work import INLINE_CHARS, Work
 from workshop import examples, family_tier, random_text, sample_text, text_parts
 
 FAMILY = "gpt2-novelai"
-METHODS = pb.DESCRIPTOR.services_by_name["TokenizerService"].methods
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +175,7 @@ def test_bytes_that_are_no_request_are_refused_and_the_server_lives(server: Grpc
     chooser = random.Random(11)
     with grpc.insecure_channel(server.address) as channel:
         for method in METHODS:
-            call = channel.unary_unary(f"/{SERVICE}/{method.name}")
+            call = channel.unary_unary(path_of(method.name))
             for size in (1, 7, 60):
                 with suppress(grpc.RpcError):
                     call(chooser.randbytes(size), timeout=10)
@@ -184,10 +183,10 @@ def test_bytes_that_are_no_request_are_refused_and_the_server_lives(server: Grpc
                 call(b"\x0a\xff", timeout=10)  # a string that is longer than the message
             assert error_of(refused.value).code == "request.malformed"
         with pytest.raises(grpc.RpcError) as refused:  # a surrogate's bytes where a string should be
-            channel.unary_unary(f"/{SERVICE}/Append")(b"\x12\x03\xed\xa0\x80", timeout=10)
+            channel.unary_unary(path_of("Append"))(b"\x12\x03\xed\xa0\x80", timeout=10)
         assert error_of(refused.value).code == "request.malformed"
         with pytest.raises(grpc.RpcError) as caught:
-            channel.unary_unary(f"/{SERVICE}/Nothing")(b"", timeout=10)
+            channel.unary_unary(path_of("Nothing"))(b"", timeout=10)
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]
     assert client.encode("alive").tolist() == server.tier.ids("alive")
 

@@ -78,7 +78,8 @@ class Blocked:
         server.run(self._hold())
 
     async def _hold(self) -> None:
-        self._held = asyncio.create_task(self.server.work.in_thread(lambda: self._free.wait(60)))
+        work, served = self.server.work, self.server.served[0]
+        self._held = asyncio.create_task(work.run(served, 1 << 30, lambda _: self._free.wait(60)))
         await asyncio.sleep(0)
 
     def send(self, request: Any, timeout_s: float = 60) -> Any:
