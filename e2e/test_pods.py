@@ -225,7 +225,7 @@ class Agent:
                 if self.session is None or change is None:
                     self.session = await client.open(self.name, self.text, text_of=lambda: self.text)
                     return "grpc.open"
-                self.session._client, self.session._stub = client, client._stub
+                self.session._client = client
                 patch = await change(self.session)
             except TierError as error:
                 self.load.note(self.name, error.code)

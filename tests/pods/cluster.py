@@ -228,7 +228,7 @@ class Agent:
         self.text += delta
         client = self.where.client(at)
         if self.open is not None:
-            self.open._client, self.open._stub = client, client._stub
+            self.open._client = client
             try:
                 await self.open.append(delta)
             except (SessionNotFound, RevisionConflict) as error:

@@ -239,7 +239,7 @@ def test_what_the_next_owner_refuses_stays_here_and_is_served() -> None:
                 assert holders(pods, agent.session) == ["a"]
                 assert agent.open is not None
                 revision = agent.open.revision
-                agent.open._client, agent.open._stub = pods.client("a"), pods.client("a")._stub
+                agent.open._client = pods.client("a")
                 request = pb.AppendRequest(session=agent.session, delta="!", expected_revision=revision)
                 await pods.raw("a", "Append", request, x_toktier_forwarded="b")
 

@@ -8,13 +8,13 @@ own; the next call makes another stream.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from itertools import count
 from typing import Any
 
 import grpc
 import grpc.aio
-from opentelemetry import propagate, trace
 
 from ..transport.interface import MULTIPLEX, path_of
 from ..transport.status import error_of
@@ -79,9 +79,18 @@ class _Call:
     def __init__(self, id_: int, method: str, request: bytes, timeout_s: float | None) -> None:
         self.id, self.method, self.request, self.timeout_s = id_, method, request, timeout_s
         self.future: asyncio.Future[pb.Answer] = asyncio.get_running_loop().create_future()
-        self.trace: dict[str, str] = {}
-        if trace.get_current_span().get_span_context().is_valid:
-            propagate.inject(self.trace)
+        self.trace = _trace()
+
+
+def _trace() -> dict[str, str]:
+    """W3C context of the current span. Who has one has loaded OpenTelemetry; nobody else needs it here."""
+    found: dict[str, str] = {}
+    loaded = sys.modules.get("opentelemetry.trace")
+    if loaded is not None and loaded.get_current_span().get_span_context().is_valid:
+        from opentelemetry import propagate
+
+        propagate.inject(found)
+    return found
 
 
 class _Stream:
@@ -92,8 +101,8 @@ class _Stream:
         self._waiting: dict[int, _Call] = {}
         self._unsent: deque[_Call] = deque()
         self._given_up: list[int] = []
-        self._wake = asyncio.Event()
-        self.ending = False
+        self._opened, self._wake = asyncio.Event(), asyncio.Event()
+        self.ending = self._broken = False
         self._tasks = asyncio.create_task(self._write()), asyncio.create_task(self._read())
 
     async def answer(self, call: _Call) -> pb.Answer:
@@ -118,8 +127,10 @@ class _Stream:
         self._stream.cancel()
 
     async def _write(self) -> None:
-        """What is called while one message is on its way goes with the next."""
+        """What is called while one message is on its way goes with the next. The first waits for the tier's: a write on
+        a stream that was refused would hide why it was."""
         try:
+            await self._opened.wait()
             while True:
                 await self._wake.wait()
                 self._wake.clear()
@@ -130,7 +141,7 @@ class _Stream:
                     await self._stream.done_writing()
                     return
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # `_read` learns why
+            self._broken = True  # and `_read` learns it too
 
     def _batch(self) -> bytes:
         message, size = pb.MultiplexRequest(), 0
@@ -154,6 +165,7 @@ class _Stream:
     async def _read(self) -> None:
         try:
             while (data := await self._stream.read()) is not grpc.aio.EOF:
+                self._opened.set()
                 message = pb.MultiplexResponse.FromString(data)
                 for answer in message.answers:
                     call = self._waiting.pop(answer.id, None)
@@ -165,6 +177,8 @@ class _Stream:
             found: Any = _Failed(grpc.StatusCode.UNAVAILABLE, "the stream has ended")
         except grpc.aio.AioRpcError as error:
             found = error
+            if self._broken and error.code() is grpc.StatusCode.INTERNAL:  # a write that failed hides what was told
+                found = _Failed(grpc.StatusCode.UNAVAILABLE, "the stream broke")
         if found.code() is grpc.StatusCode.UNIMPLEMENTED:
             self._fail(NotMultiplexed())
         else:
@@ -177,4 +191,5 @@ class _Stream:
             if not call.future.done():
                 call.future.set_exception(error)
         self._unsent.clear()
+        self._opened.set()
         self._wake.set()

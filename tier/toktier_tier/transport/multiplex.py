@@ -99,17 +99,24 @@ class _Stream:
         self._wake.set()
 
     async def run(self) -> None:
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._write())
+        refused: InvalidRequest | None = None
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._write())
+            try:
                 await self._read(tasks)
-        except* InvalidRequest as group:
-            error = group.exceptions[0]
-            assert isinstance(error, InvalidRequest)
-            await self._context.abort(*status_of(error))
+            except InvalidRequest as error:
+                refused = error
+                for call in self._running.values():
+                    call.cancel()
+            if self._running:
+                await asyncio.wait(self._running.values())
+            self._over = True
+            self._wake.set()
+        if refused is not None:  # once nothing is being written any more: gRPC can't take both
+            await self._context.abort(*status_of(refused))
 
     async def _read(self, tasks: asyncio.TaskGroup) -> None:
-        """Begin the calls that come; return once the caller has ended its side and each of them is answered."""
+        """Begin the calls that come, until the caller ends its side. Raises `InvalidRequest` for what isn't calls."""
         read: Any = self._context.read
         running = self._running
         while (data := await read()) is not grpc.aio.EOF:
@@ -124,10 +131,6 @@ class _Stream:
             while len(running) >= MOST_CALLS:
                 self._room.clear()
                 await self._room.wait()
-        if running:
-            await asyncio.wait(running.values())
-        self._over = True
-        self._wake.set()
 
     async def _call(self, call: pb.Call) -> None:
         id_, timeout_s = call.id, call.timeout_ms / 1e3
@@ -152,8 +155,10 @@ class _Stream:
         self._wake.set()
 
     async def _write(self) -> None:
-        """What was answered while one message was on its way goes with the next."""
+        """What was answered while one message was on its way goes with the next. The first, without answers, tells that
+        the stream is open."""
         write: Any = self._context.write
+        await write(self._batch())
         while True:
             await self._wake.wait()
             self._wake.clear()

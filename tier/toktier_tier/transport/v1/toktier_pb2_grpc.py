@@ -168,7 +168,8 @@ class TokenizerServiceServicer(object):
 
     def Multiplex(self, request_iterator, context):
         """Many calls on one stream, each for a fraction of what a call of its own takes. Every call is answered or fails by
-        itself, in any order. The stream fails by what isn't a request, and by an `id` that is already under way.
+        itself, in any order. The stream fails by what isn't a request, and by an `id` that is already under way. A first
+        response comes at once, without answers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
