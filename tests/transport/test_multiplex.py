@@ -346,6 +346,60 @@ def test_a_call_that_is_given_up_before_it_was_sent_is_never_sent(server: GrpcTi
     asyncio.run(talk())
 
 
+def test_a_call_that_is_given_up_before_it_began_leaves_nothing_behind(server: GrpcTier) -> None:
+    async def talk() -> None:
+        async with raw(server.address) as stream:
+            for start in range(0, 2 * MOST_CALLS, 64):
+                ids = range(start, start + 64)
+                await stream.send(*(each for at in ids for each in (encode(at, "x"), pb.Call(id=at, cancelled=True))))
+            await stream.send(pb.Call(id=5, cancelled=True), encode(5, "x"))
+            await stream.until(1)
+            assert stream.answers.keys() == {5}
+            await stream.end()
+
+    asyncio.run(talk())
+
+
+def test_a_caller_that_doesnt_read_stops_being_read(server: GrpcTier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiplex, "MOST_CALLS", 8)
+    text = sample_text(200_000)
+    server.sessions.open(ANONYMOUS_TENANT, "whole", text)
+    request = pb.GetSessionRequest(session="whole", include_ids=True).SerializeToString()
+
+    async def talk() -> None:
+        async with raw(server.address) as stream:
+            await stream.send(*(pb.Call(id=at, method="GetSession", request=request) for at in range(100)))
+            found = server._server._streams
+            assert found is not None
+            while not (opened := list(found._open)):
+                await asyncio.sleep(0.01)
+            for _ in range(50):
+                assert len(opened[0]._running) + len(opened[0]._answered) <= 8
+                await asyncio.sleep(0.01)
+            await stream.until(100)
+            assert {answer.response for answer in stream.answers.values()} == {stream.answers[0].response}
+
+    asyncio.run(talk())
+
+
+def test_a_channel_that_somebody_else_closes_fails_the_calls_on_it(server: GrpcTier) -> None:
+    server.sessions.open(ANONYMOUS_TENANT, "shut", "x")
+
+    async def talk() -> None:
+        channel = grpc.aio.insecure_channel(server.address)
+        client = AsyncTierClient("", channel=channel)
+        with held(server, "shut"):
+            waiting = asyncio.create_task(client.ask("Append", append(0, "shut", " y").request))
+            while not server.limits.requests:
+                await asyncio.sleep(0.005)
+            await channel.close()
+            with pytest.raises(EnvironmentFault) as caught:
+                await waiting
+        assert caught.value.code == "grpc.cancelled"
+
+    asyncio.run(talk())
+
+
 # --- what ends a stream -----------------------------------------------------------------------------------------------
 
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
+from importlib import import_module
 from itertools import count
 from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
+from ..core.errors import EnvironmentFault
 from ..transport.interface import MULTIPLEX, path_of
 from ..transport.status import error_of
 from ..transport.v1 import toktier_pb2 as pb
@@ -24,6 +27,8 @@ BATCH_BYTES = 64 << 10
 """Of calls that are put into one message, the last of which may have as many again."""
 MOST_BYTES = 64 << 10
 """Of a call here: a larger one would keep others waiting."""
+CLOSED = EnvironmentFault("grpc.cancelled", "the client was closed")
+LONGEST_MS = 2**32 - 1
 _STATUSES = {status.value[0]: status for status in grpc.StatusCode}
 
 
@@ -48,7 +53,8 @@ class Multiplexer:
         answer = await stream.answer(_Call(next(self._ids), method, request, timeout_s))
         if answer.HasField("failure"):
             failure = answer.failure
-            raise error_of(_Failed(_STATUSES[failure.status], failure.message, dict(failure.metadata)))
+            status = _STATUSES.get(failure.status, grpc.StatusCode.UNKNOWN)
+            raise error_of(_Failed(status, failure.message, dict(failure.metadata)))
         return answer.response
 
     async def close(self) -> None:
@@ -74,22 +80,20 @@ class _Failed:
 
 
 class _Call:
-    __slots__ = ("future", "id", "method", "request", "timeout_s", "trace")
+    __slots__ = ("future", "id", "method", "request", "sent", "timeout_s", "trace")
 
     def __init__(self, id_: int, method: str, request: bytes, timeout_s: float | None) -> None:
         self.id, self.method, self.request, self.timeout_s = id_, method, request, timeout_s
         self.future: asyncio.Future[pb.Answer] = asyncio.get_running_loop().create_future()
-        self.trace = _trace()
+        self.trace, self.sent = _trace(), False
 
 
 def _trace() -> dict[str, str]:
-    """W3C context of the current span. Who has one has loaded OpenTelemetry; nobody else needs it here."""
+    """W3C context of the current span. Who has one has loaded OpenTelemetry; this client doesn't load it for others."""
     found: dict[str, str] = {}
     loaded = sys.modules.get("opentelemetry.trace")
     if loaded is not None and loaded.get_current_span().get_span_context().is_valid:
-        from opentelemetry import propagate
-
-        propagate.inject(found)
+        import_module("opentelemetry.propagate").inject(found)
     return found
 
 
@@ -115,12 +119,12 @@ class _Stream:
         except TimeoutError:
             raise error_of(_Failed(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")) from None
         finally:
-            if self._waiting.pop(call.id, None) is not None:
+            if self._waiting.pop(call.id, None) is not None and call.sent:
                 self._given_up.append(call.id)
                 self._wake.set()
 
     async def close(self) -> None:
-        self._fail(error_of(_Failed(grpc.StatusCode.CANCELLED, "the client was closed")))
+        self._fail(CLOSED)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -134,9 +138,8 @@ class _Stream:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                while self._unsent or self._given_up:
-                    if data := self._batch():
-                        await self._stream.write(data)
+                while data := self._batch():
+                    await self._stream.write(data)
                 if self.ending:
                     await self._stream.done_writing()
                     return
@@ -144,16 +147,17 @@ class _Stream:
             self._broken = True  # and `_read` learns it too
 
     def _batch(self) -> bytes:
+        """Empty: there is nothing to send."""
         message, size = pb.MultiplexRequest(), 0
         while self._unsent and size < BATCH_BYTES:
             call = self._unsent.popleft()
             if call.id not in self._waiting:
-                self._given_up.remove(call.id)
                 continue
+            call.sent = True
             to = message.calls.add()
             to.id, to.method, to.request = call.id, call.method, call.request
             if call.timeout_s is not None:
-                to.timeout_ms = max(int(call.timeout_s * 1e3), 1)
+                to.timeout_ms = min(max(int(call.timeout_s * 1e3), 1), LONGEST_MS)
             for key, value in call.trace.items():
                 to.metadata[key] = value
             size += len(call.request)
@@ -175,6 +179,12 @@ class _Stream:
                     self.ending = True
                     self._wake.set()
             found: Any = _Failed(grpc.StatusCode.UNAVAILABLE, "the stream has ended")
+        except asyncio.CancelledError:  # with its channel, or by `close`
+            self._fail(CLOSED)
+            raise
+        except DecodeError:
+            found = _Failed(grpc.StatusCode.INTERNAL, "no MultiplexResponse")
+            self._stream.cancel()
         except grpc.aio.AioRpcError as error:
             found = error
             if self._broken and error.code() is grpc.StatusCode.INTERNAL:  # a write that failed hides what was told

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -26,10 +27,14 @@ MESSAGE_BYTES = 1 << 20
 BATCH_BYTES = 1 << 20
 """Of answers that are put into one message, unless a single one has more."""
 MOST_CALLS = 1_024
-"""Of one stream, under way at once. More aren't read until some have ended."""
+"""Of one stream at once, under way or answered and not yet sent. More aren't begun until some are through."""
 LATE = Late("tier.late", "the deadline was over before the call was answered")
 UNKNOWN = "request.unknown_method"
 Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class _Gone(Exception):
+    """The caller, as far as can be told: nothing can be written to it."""
 
 
 class Streams:
@@ -100,18 +105,21 @@ class _Stream:
 
     async def run(self) -> None:
         refused: InvalidRequest | None = None
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._write())
-            try:
-                await self._read(tasks)
-            except InvalidRequest as error:
-                refused = error
-                for call in self._running.values():
-                    call.cancel()
-            if self._running:
-                await asyncio.wait(self._running.values())
-            self._over = True
-            self._wake.set()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._write())
+                try:
+                    await self._read(tasks)
+                except InvalidRequest as error:
+                    refused = error
+                    for call in self._running.values():
+                        call.cancel()
+                if self._running:
+                    await asyncio.wait(self._running.values())
+                self._over = True
+                self._wake.set()
+        except* _Gone:
+            refused = None
         if refused is not None:  # once nothing is being written any more: gRPC can't take both
             await self._context.abort(*status_of(refused))
 
@@ -124,16 +132,22 @@ class _Stream:
                 if call.cancelled:
                     if call.id in running:
                         running[call.id].cancel()
-                elif call.id in running:
+                    continue
+                while len(running) + len(self._answered) >= MOST_CALLS:
+                    self._room.clear()
+                    await self._room.wait()
+                if call.id in running:
                     raise InvalidRequest("multiplex.id_in_use", "a call of this id is under way", id=call.id)
-                else:
-                    running[call.id] = tasks.create_task(self._call(call))
-            while len(running) >= MOST_CALLS:
-                self._room.clear()
-                await self._room.wait()
+                task = running[call.id] = tasks.create_task(self._call(call))
+                task.add_done_callback(partial(self._ended, call.id))
+
+    def _ended(self, id_: int, task: asyncio.Task[None]) -> None:
+        """Also of a call that was cancelled before it began."""
+        del self._running[id_]
+        self._room.set()
 
     async def _call(self, call: pb.Call) -> None:
-        id_, timeout_s = call.id, call.timeout_ms / 1e3
+        timeout_s = call.timeout_ms / 1e3
         metadata = (*self._metadata, *call.metadata.items()) if call.metadata else self._metadata
         answer = self._answers.get(call.method)
         try:
@@ -148,24 +162,28 @@ class _Stream:
             found = ended
         except TimeoutError:
             found = Ended(status_of(LATE))
-        finally:
-            del self._running[id_]
-            self._room.set()
-        self._answered.append((id_, found))
+        self._answered.append((call.id, found))
         self._wake.set()
 
     async def _write(self) -> None:
         """What was answered while one message was on its way goes with the next. The first, without answers, tells that
         the stream is open."""
-        write: Any = self._context.write
-        await write(self._batch())
+        await self._send()
         while True:
             await self._wake.wait()
             self._wake.clear()
             while self._answered or (self._ends and not self._told):
-                await write(self._batch())
+                await self._send()
             if self._over:
                 return
+
+    async def _send(self) -> None:
+        write: Any = self._context.write
+        try:
+            await write(self._batch())
+        except Exception as error:  # gRPC has no class of its own for it
+            raise _Gone from error
+        self._room.set()
 
     def _batch(self) -> bytes:
         message, size = pb.MultiplexResponse(), 0
