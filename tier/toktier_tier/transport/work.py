@@ -106,4 +106,5 @@ def _forget(done: asyncio.Future[Answer]) -> None:
 def _step_back() -> None:
     """On Linux a priority is a thread's own."""
     with suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, max(os.getpriority(os.PRIO_PROCESS, thread), NICENESS))
