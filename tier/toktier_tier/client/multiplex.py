@@ -27,7 +27,6 @@ BATCH_BYTES = 64 << 10
 """Of calls that are put into one message, the last of which may have as many again."""
 MOST_BYTES = 64 << 10
 """Of a call here: a larger one would keep others waiting."""
-CLOSED = EnvironmentFault("grpc.cancelled", "the client was closed")
 LONGEST_MS = 2**32 - 1
 _STATUSES = {status.value[0]: status for status in grpc.StatusCode}
 
@@ -79,6 +78,10 @@ class _Failed:
         return list(self._metadata.items())
 
 
+def _closed() -> EnvironmentFault:
+    return EnvironmentFault("grpc.cancelled", "the client was closed")
+
+
 class _Call:
     __slots__ = ("future", "id", "method", "request", "sent", "timeout_s", "trace")
 
@@ -124,7 +127,7 @@ class _Stream:
                 self._wake.set()
 
     async def close(self) -> None:
-        self._fail(CLOSED)
+        self._fail(_closed())
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -180,7 +183,7 @@ class _Stream:
                     self._wake.set()
             found: Any = _Failed(grpc.StatusCode.UNAVAILABLE, "the stream has ended")
         except asyncio.CancelledError:  # with its channel, or by `close`
-            self._fail(CLOSED)
+            self._fail(_closed())
             raise
         except DecodeError:
             found = _Failed(grpc.StatusCode.INTERNAL, "no MultiplexResponse")
