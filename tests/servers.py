@@ -68,11 +68,12 @@ class GrpcTier:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._server = self.run(self._start())
+        self._server: GrpcServer = self.run(self.serve())
         self.address = f"127.0.0.1:{self._server.port}"
 
-    async def _start(self) -> GrpcServer:
-        server = GrpcServer(self.servicer, "127.0.0.1:0")
+    async def serve(self, address: str = "127.0.0.1:0", **options: Any) -> GrpcServer:
+        """A server of the same sessions, for `run`; whoever asks for another one stops it."""
+        server = GrpcServer(self.servicer, address, **options)
         await server.start()
         return server
 

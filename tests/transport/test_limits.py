@@ -17,7 +17,6 @@ from servers import GrpcTier, grpc_tier
 from toktier_tier.client import TierClient
 from toktier_tier.core.errors import Overloaded, SessionNotFound
 from toktier_tier.transport import limits as limits_module
-from toktier_tier.transport.grpc_server import GrpcServer
 from toktier_tier.transport.interface import SERVICE
 from toktier_tier.transport.limits import Bounds, Limits, Load
 from toktier_tier.transport.tenants import ANONYMOUS_TENANT
@@ -199,13 +198,7 @@ def test_what_is_late_already_is_told_so() -> None:
 
 def test_a_message_beyond_the_limit_is_refused_by_the_port() -> None:
     with grpc_tier() as server:
-
-        async def small() -> GrpcServer:
-            made = GrpcServer(server.servicer, "127.0.0.1:0", message_bytes=10_000)
-            await made.start()
-            return made
-
-        small_server = server.run(small())
+        small_server = server.run(server.serve(message_bytes=10_000))
         with TierClient(f"127.0.0.1:{small_server.port}") as client:
             assert client.encode("x" * 9_000).tolist() == server.tier.ids("x" * 9_000)
             with pytest.raises(grpc.RpcError) as caught:

@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from odd_calls import CHANGING, KEPT, STATED, check_kept, requests, state_of
+from pods.cluster import breakable
 from servers import GrpcTier, WholeTier, free_port, grpc_tier, whole_tier
 from toktier_tier.client import AsyncTierClient, TierClient
 from toktier_tier.client import aio as client_aio
@@ -119,6 +120,25 @@ def streams(server: GrpcTier) -> int:
 def held(server: GrpcTier, session: str) -> threading.Lock:
     lock: threading.Lock = server.sessions._find(server.sessions._key(ANONYMOUS_TENANT, session)).lock
     return lock
+
+
+async def under_way(client: AsyncTierClient, server: GrpcTier, session: str) -> asyncio.Task[bytes]:
+    """An Append to a session that is held, once the tier works on it."""
+    call = asyncio.create_task(client.ask("Append", append(0, session, " y").request))
+    while not server.limits.requests:
+        await asyncio.sleep(0.005)
+    return call
+
+
+async def answered_again(client: AsyncTierClient, server: GrpcTier) -> None:
+    """Once it is connected anew, if it has to be."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                assert (await client.encode("again")).tolist() == server.tier.ids("again")
+                return
+            except EnvironmentFault:
+                await asyncio.sleep(0.05)
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -309,9 +329,7 @@ def test_a_call_that_is_given_up_is_given_up_by_the_tier(server: GrpcTier) -> No
         async with AsyncTierClient(server.address) as client:
             await client.encode("x")
             with held(server, "left"):
-                waiting = asyncio.create_task(client.ask("Append", append(0, "left", " y").request))
-                while not server.limits.requests:
-                    await asyncio.sleep(0.005)
+                waiting = await under_way(client, server, "left")
                 waiting.cancel()
                 async with asyncio.timeout(10):
                     while server.limits.requests:
@@ -389,9 +407,7 @@ def test_a_channel_that_somebody_else_closes_fails_the_calls_on_it(server: GrpcT
         channel = grpc.aio.insecure_channel(server.address)
         client = AsyncTierClient("", channel=channel)
         with held(server, "shut"):
-            waiting = asyncio.create_task(client.ask("Append", append(0, "shut", " y").request))
-            while not server.limits.requests:
-                await asyncio.sleep(0.005)
+            waiting = await under_way(client, server, "shut")
             await channel.close()
             with pytest.raises(EnvironmentFault) as caught:
                 await waiting
@@ -480,13 +496,7 @@ def test_a_retiring_server_loses_no_call() -> None:
 
 def test_a_stream_grows_no_older_than_its_connection_may() -> None:
     with grpc_tier() as server:
-
-        async def aging() -> GrpcServer:
-            made = GrpcServer(server.servicer, "127.0.0.1:0", connection_s=0.2)
-            await made.start()
-            return made
-
-        other = server.run(aging())
+        other = server.run(server.serve(connection_s=0.2))
 
         async def talk() -> None:
             async with raw(f"127.0.0.1:{other.port}") as stream:
@@ -505,19 +515,12 @@ def test_a_tier_that_stops_answers_what_it_has_begun_and_is_found_again() -> Non
     with grpc_tier() as server:
         server.sessions.open(ANONYMOUS_TENANT, "stop", "x")
 
-        async def serving() -> GrpcServer:
-            made = GrpcServer(server.servicer, f"127.0.0.1:{port}")
-            await made.start()
-            return made
-
         async def talk() -> None:
             async with AsyncTierClient(f"127.0.0.1:{port}", timeout_s=20) as client:
-                first = await asyncio.to_thread(server.run, serving())
+                first = await asyncio.to_thread(server.run, server.serve(f"127.0.0.1:{port}"))
                 await client.encode("x")
                 with held(server, "stop"):
-                    waiting = asyncio.create_task(client.ask("Append", append(0, "stop", " y").request))
-                    while not server.limits.requests:
-                        await asyncio.sleep(0.005)
+                    waiting = await under_way(client, server, "stop")
                     stopping = asyncio.create_task(asyncio.to_thread(server.run, first.stop(10.0)))
                     await asyncio.sleep(0.2)
                 assert pb.AppendResponse.FromString(await waiting).patch.revision == 1
@@ -525,14 +528,8 @@ def test_a_tier_that_stops_answers_what_it_has_begun_and_is_found_again() -> Non
                 with pytest.raises(EnvironmentFault) as caught:
                     await client.encode("x")
                 assert caught.value.code == "grpc.unavailable"
-                again = await asyncio.to_thread(server.run, serving())
-                async with asyncio.timeout(20):
-                    while True:
-                        try:
-                            assert (await client.encode("again")).tolist() == server.tier.ids("again")
-                            break
-                        except EnvironmentFault:
-                            await asyncio.sleep(0.05)
+                again = await asyncio.to_thread(server.run, server.serve(f"127.0.0.1:{port}"))
+                await answered_again(client, server)
                 await asyncio.to_thread(server.run, again.stop(1.0))
 
         asyncio.run(talk())
@@ -543,39 +540,18 @@ def test_a_stream_that_breaks_fails_its_calls_and_the_next_one_makes_another() -
         server.sessions.open(ANONYMOUS_TENANT, "cut", "x")
 
         async def talk() -> None:
-            writers: list[asyncio.StreamWriter] = []
-
-            async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                while data := await reader.read(65_536):
-                    writer.write(data)
-                writer.close()
-
-            async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                there = await asyncio.open_connection(*server.address.split(":"))
-                writers.extend((writer, there[1]))
-                await asyncio.gather(pipe(reader, there[1]), pipe(there[0], writer), return_exceptions=True)
-
-            between = await asyncio.start_server(take, "127.0.0.1", 0)
-            address = f"127.0.0.1:{between.sockets[0].getsockname()[1]}"
-            async with AsyncTierClient(address, timeout_s=20) as client:
+            async with (
+                breakable(server.address) as (address, sever),
+                AsyncTierClient(address, timeout_s=20) as client,
+            ):
                 await client.encode("x")
                 with held(server, "cut"):
-                    waiting = asyncio.create_task(client.ask("Append", append(0, "cut", " y").request))
-                    while not server.limits.requests:
-                        await asyncio.sleep(0.005)
-                    for writer in writers:
-                        writer.transport.abort()
+                    waiting = await under_way(client, server, "cut")
+                    sever()
                     with pytest.raises(EnvironmentFault) as caught:
                         await waiting
                     assert caught.value.code == "grpc.unavailable"
-                async with asyncio.timeout(20):
-                    while True:
-                        try:
-                            assert (await client.encode("again")).tolist() == server.tier.ids("again")
-                            break
-                        except EnvironmentFault:
-                            await asyncio.sleep(0.05)
-            between.close()
+                await answered_again(client, server)
 
         asyncio.run(talk())
 
@@ -586,9 +562,7 @@ def test_a_client_that_is_closed_fails_its_calls(server: GrpcTier) -> None:
     async def talk() -> None:
         client = AsyncTierClient(server.address)
         with held(server, "closed"):
-            waiting = asyncio.create_task(client.ask("Append", append(0, "closed", " y").request))
-            while not server.limits.requests:
-                await asyncio.sleep(0.005)
+            waiting = await under_way(client, server, "closed")
             await client.close()
             with pytest.raises(EnvironmentFault) as caught:
                 await waiting
@@ -601,12 +575,7 @@ def test_a_client_that_is_closed_fails_its_calls(server: GrpcTier) -> None:
 
 
 def test_a_tier_without_streams_gets_calls_of_their_own(server: GrpcTier) -> None:
-    async def small() -> GrpcServer:
-        made = GrpcServer(server.servicer, "127.0.0.1:0", message_bytes=MESSAGE_BYTES - 1)
-        await made.start()
-        return made
-
-    other = server.run(small())
+    other = server.run(server.serve(message_bytes=MESSAGE_BYTES - 1))
 
     async def talk() -> None:
         async with AsyncTierClient(f"127.0.0.1:{other.port}") as client:
