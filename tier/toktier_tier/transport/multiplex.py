@@ -29,7 +29,7 @@ BATCH_BYTES = 1 << 20
 MOST_CALLS = 1_024
 """Of one stream at once, under way or answered and not yet sent. More aren't begun until some are through."""
 LATE = Late("tier.late", "the deadline was over before the call was answered")
-UNKNOWN = "request.unknown_method"
+UNKNOWN = InvalidRequest("request.unknown_method", "no method that can be called here")
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
@@ -152,9 +152,7 @@ class _Stream:
         answer = self._answers.get(call.method)
         try:
             if answer is None:
-                unknown = InvalidRequest(UNKNOWN, "no method that can be called here")
-                _, sentence, trailing = status_of(unknown)
-                raise Ended((grpc.StatusCode.UNIMPLEMENTED, sentence, trailing))
+                raise Ended((grpc.StatusCode.UNIMPLEMENTED, *status_of(UNKNOWN)[1:]))
             caller = _Caller(self._context, metadata, timeout_s)
             async with asyncio.timeout(timeout_s or None):
                 found: bytes | Ended = await answer(call.request, caller)
