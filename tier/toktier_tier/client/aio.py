@@ -46,6 +46,7 @@ class AsyncTierClient:
         self._metadata = requests.metadata(token)
         self._channel = channel or _open(address, tls)
         self._large = channel or _open(address, tls, (("grpc.use_local_subchannel_pool", 1),))
+        self._calls, self._large_calls = _calls(self._channel), _calls(self._large)
         self._multiplexer = Multiplexer(self._channel, self._metadata) if multiplex else None
 
     async def encode(self, text: str, *, untrusted: requests.Ranges = ()) -> Ids:
@@ -93,8 +94,7 @@ class AsyncTierClient:
             return None
 
     async def _by_itself(self, method: str, data: bytes) -> bytes:
-        channel = self._large if len(data) > MOST_BYTES else self._channel
-        call: Any = channel.unary_unary(path_of(method))
+        call = (self._large_calls if len(data) > MOST_BYTES else self._calls)[method]
         try:
             answer: bytes = await call(data, timeout=self.timeout_s, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
@@ -115,6 +115,10 @@ def _open(address: str, tls: requests.Tls | None, options: tuple[tuple[str, int]
     if tls is None:
         return grpc.aio.insecure_channel(address, options=options_)
     return grpc.aio.secure_channel(address, tls.credentials(), options=[*options_, *tls.options()])
+
+
+def _calls(channel: grpc.aio.Channel) -> dict[str, Any]:
+    return {method: channel.unary_unary(path_of(method)) for method in _ANSWERS}
 
 
 class AsyncSession:
