@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from .added_tokens import MAX_ADDED_TOKENS, AddedToken
 from .errors import InvalidTokenizer, TierError, UnsupportedTokenizer
+from .growth import check_growth
 from .pipeline import Pipeline, parse_pipeline
 
 MAX_FILE_BYTES = 192 << 20
@@ -104,6 +105,7 @@ def parse_snapshot(
     normalizer = _component(document, "normalizer", "normalizers")
     pre_tokenizer = _component(document, "pre_tokenizer", "pretokenizers")
     post_processor = _component(document, "post_processor", "processors")
+    check_growth(normalizer, pre_tokenizer)
     pipeline, unsupported = None, None
     try:
         pipeline = parse_pipeline(normalizer, pre_tokenizer)

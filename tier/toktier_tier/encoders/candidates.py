@@ -57,8 +57,14 @@ CANDIDATES: Mapping[str, Callable[[Mapping[str, Any]], Encoder]] = {"gigatoken":
 """In order of preference where several are exact."""
 
 
+SPARSE_FACTOR, SPARSE_SPARE = 4, 65_536
+"""Candidates have tables up to the largest ID, which may be so many times the number of entries, and so many more."""
+
+
 def build_candidate(name: str, document: Mapping[str, Any]) -> Encoder:
-    """Raises `EncoderUnavailable` if the library isn't installed or refuses the tokenizer."""
+    """Raises `EncoderUnavailable` if the library isn't installed, refuses the tokenizer, or would take memory for IDs
+    that aren't there (`encoder.sparse_ids`: an ID of 2**32 - 2 makes gigatoken end the process)."""
+    check_dense(document)
     try:
         return CANDIDATES[name](document)
     except KeyError:
@@ -69,6 +75,16 @@ def build_candidate(name: str, document: Mapping[str, Any]) -> Encoder:
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
         raise EncoderUnavailable("encoder.refuses", f"{name} refuses the tokenizer: {error}"[:400]) from None
+
+
+def check_dense(document: Mapping[str, Any]) -> None:
+    """Raises `EncoderUnavailable` (`encoder.sparse_ids`) if the largest ID is far above the number of entries."""
+    vocab, added = document["model"]["vocab"], document["added_tokens"]
+    ids = [token["id"] for token in added] + (list(vocab.values()) if isinstance(vocab, Mapping) else [])
+    entries = len(vocab) + len(added)
+    if max(ids, default=0) > SPARSE_FACTOR * entries + SPARSE_SPARE:
+        why = f"the largest ID is {max(ids)}, with {entries} entries: no candidate gets tables of that size"
+        raise EncoderUnavailable("encoder.sparse_ids", why)
 
 
 def encoder_version(name: str) -> str:
