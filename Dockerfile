@@ -9,6 +9,7 @@ ARG EXTRAS=tier,operator
 COPY . /src
 RUN python -m venv /opt/toktier \
     && /opt/toktier/bin/pip install --no-cache-dir "/src[$EXTRAS]" \
+    && /src/.ci/releases /opt/toktier/bin/python \
     && /opt/toktier/bin/pip uninstall --yes pip setuptools
 
 FROM python:3.11-slim-bookworm

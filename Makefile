@@ -73,6 +73,6 @@ format: $(VENV)/.ready
 clean:
 	rm -rf $(VENV) build
 
-$(VENV)/.ready: pyproject.toml .ci/environment
+$(VENV)/.ready: pyproject.toml .ci/environment .ci/releases $(wildcard tier/toktier_tier/encoders/releases/*.txt)
 	.ci/environment $(VENV)
 	touch $@

@@ -13,7 +13,7 @@ from typing import Any
 from .references import ClaimReference, KeyReference, NameReference, Raw, Resources
 from .structure import SpecError, duration, read
 
-ENCODERS = ("gigatoken", "fastokens")
+ENCODERS = ("gigatoken", "fastokens", "tokenizers-1")
 
 
 class SpecialTokenPolicy(enum.StrEnum):

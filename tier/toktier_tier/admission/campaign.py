@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from ..core.errors import EncoderUnavailable, UnsupportedTokenizer
 from ..core.pipeline import Position
 from ..core.vocabulary import derive_adjacency_rule, longest_entry_chars
 from ..encoders.assemble import Cores, build_text_encoder, core_documents, settled_points
-from ..encoders.candidates import CANDIDATES, GPU_NAME, build_candidate
+from ..encoders.candidates import CANDIDATES, GPU_NAME, WHERE_NO_OTHER, build_candidate
 from ..encoders.gpu_device import Backend
 from ..encoders.reference import REFERENCE_VERSION, Reference, ReferenceProbe, class_members
 from ..encoders.snapshot_encoder import SnapshotEncoder
@@ -162,8 +162,7 @@ def _conclude(
 ) -> Admission:
     snapshot = campaign.reference.snapshot
     settled = campaign.settled
-    exact = [name for name in CANDIDATES if name in encoders and encoders[name].verdict is Verdict.ADMITTED]
-    serving = exact[0] if exact else "reference"
+    serving = next(iter(_exact(encoders)), "reference")
     trust = try_trust(campaign, encoders, serving) if verdict is Verdict.ADMITTED else not_tried(campaign, reason)
     if gpu is not None:
         _try_gpu(campaign, gpu, encoders, serving, trust.verdict is Verdict.ADMITTED)
@@ -202,6 +201,22 @@ def _conclude(
 
 def _try_candidates(campaign: Campaign, names: Sequence[str]) -> dict[str, EncoderVerdict]:
     """Verdicts by candidate, and on the whole-file form of the one that will serve."""
+    verdicts = _verdicts(campaign, [name for name in names if name not in WHERE_NO_OTHER])
+    if not _exact(verdicts):
+        verdicts |= _verdicts(campaign, [name for name in names if name in WHERE_NO_OTHER])
+    verdicts = {name: verdicts[name] for name in names if name in verdicts}
+    serving = next(iter(_exact(verdicts)), None)
+    if serving is not None:
+        found = try_whole(campaign, serving, _staged(campaign, verdicts[serving]))
+        verdicts[found.name] = found
+    return verdicts
+
+
+def _exact(verdicts: Mapping[str, EncoderVerdict]) -> list[str]:
+    return [name for name in CANDIDATES if name in verdicts and verdicts[name].verdict is Verdict.ADMITTED]
+
+
+def _verdicts(campaign: Campaign, names: Sequence[str]) -> dict[str, EncoderVerdict]:
     document = core_documents(campaign.reference)[Position.CONTINUATION]
     verdicts: dict[str, EncoderVerdict] = {}
     built: dict[str, Encoder] = {}
@@ -214,11 +229,6 @@ def _try_candidates(campaign: Campaign, names: Sequence[str]) -> dict[str, Encod
         probed = _probe(campaign, document, built)
         for name, candidate in built.items():
             verdicts[name] = _judge(campaign, name, candidate.version, probed[name])
-    verdicts = {name: verdicts[name] for name in names}
-    serving = next((name for name in names if verdicts[name].verdict is Verdict.ADMITTED), None)
-    if serving is not None:
-        found = try_whole(campaign, serving, _staged(campaign, verdicts[serving]))
-        verdicts[found.name] = found
     return verdicts
 
 

@@ -16,6 +16,8 @@ import numpy as np
 
 from ..core.errors import EncoderUnavailable
 from ..ports import Encoder, Ids
+from . import tokenizers_one
+from .tokenizers_one import TokenizersOne
 
 GPU_NAME = "toktier-kernels"
 """The candidate that needs a device. It encodes long texts around another one: see `gpu` and `admission.gpu`."""
@@ -53,8 +55,14 @@ class Fastokens:
         return np.frombuffer(self._encode([text])[0], dtype=np.uint32)
 
 
-CANDIDATES: Mapping[str, Callable[[Mapping[str, Any]], Encoder]] = {"gigatoken": Gigatoken, "fastokens": Fastokens}
+CANDIDATES: Mapping[str, Callable[[Mapping[str, Any]], Encoder]] = {
+    "gigatoken": Gigatoken,
+    "fastokens": Fastokens,
+    tokenizers_one.NAME: TokenizersOne,
+}
 """In order of preference where several are exact."""
+WHERE_NO_OTHER = (tokenizers_one.NAME,)
+"""Candidates that a campaign tries only where none of the others is exact: its time is spent where it can be won."""
 
 
 SPARSE_FACTOR, SPARSE_SPARE = 4, 65_536
@@ -88,6 +96,8 @@ def check_dense(document: Mapping[str, Any]) -> None:
 
 
 def encoder_version(name: str) -> str:
+    if name == tokenizers_one.NAME:
+        return f"{name}=={found}" if (found := tokenizers_one.installed()) else f"{name} (not installed)"
     try:
         return f"{name}=={metadata.version(name)}"
     except metadata.PackageNotFoundError:
