@@ -144,7 +144,7 @@ def test_a_shared_object_of_another_release_is_refused(tmp_path: Path, monkeypat
 
 
 def test_what_release_one_refuses_is_refused_by_name() -> None:
-    document = {**DOCUMENTS["byte_bpe"], "model": {"type": "Nothing"}}
+    document = {**DOCUMENTS["byte_bpe"], "model": {**DOCUMENTS["byte_bpe"]["model"], "type": "Nothing"}}
     with pytest.raises(EncoderUnavailable) as caught:
         build_candidate(NAME, document)
     assert caught.value.code == "encoder.refuses"
