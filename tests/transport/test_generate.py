@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
 from toktier_tier.core.errors import EngineFault, InvalidRequest
@@ -16,8 +18,9 @@ from toktier_tier.engine.sglang_grpc import SGLangGrpc
 from toktier_tier.engine.upstreams import Upstreams
 from toktier_tier.engine.wire import smg_pb2
 from toktier_tier.engine.wires import SmgWire
-from toktier_tier.transport.generate import UNFINISHED, generate, sampling_of
-from workshop import family_reference
+from toktier_tier.transport.generate import generate, sampling_of
+from toktier_tier.transport.output import UNFINISHED, Output
+from workshop import family_reference, sample_text
 
 REFERENCE = family_reference("gpt2-novelai")
 OUTPUT = "naïve 中文 😀!"
@@ -52,7 +55,7 @@ def finished(prompt_tokens: int) -> Any:
     return smg_pb2.GenerateResponse(complete=complete)
 
 
-async def body_of(messages: Messages, fields: dict[str, Any]) -> bytes:
+async def body_of(messages: Messages, fields: dict[str, Any], decode: Callable[[Any], str] = REFERENCE.decode) -> bytes:
     async def serve(request: Any, context: Any) -> AsyncIterator[Any]:
         async for message in messages(request):
             yield message
@@ -69,7 +72,7 @@ async def body_of(messages: Messages, fields: dict[str, Any]) -> bytes:
     await server.start()
     engine = SGLangGrpc(Upstreams([f"127.0.0.1:{port}"]), SmgWire())
     try:
-        response: Any = await generate(engine, PROMPT, fields, REFERENCE.decode, session="s", trace={})
+        response: Any = await generate(engine, PROMPT, fields, decode, session="s", trace={})
         if hasattr(response, "body_iterator"):
             return b"".join([part async for part in response.body_iterator])
         return bytes(response.body)
@@ -96,6 +99,55 @@ def test_a_stream_is_cumulative_and_never_ends_in_half_a_character() -> None:
         assert OUTPUT.startswith(event["text"])
         assert not event["text"].endswith(UNFINISHED)
     assert events[-1]["text"] == OUTPUT
+
+
+def outputs(family: str) -> tuple[list[int], Callable[[Any], str]]:
+    """IDs of a text and of anything, and their decoder."""
+    reference = family_reference(family)
+    rng = random.Random(7)
+    anything = [rng.randrange(min(reference.id_limit, 30_000)) for _ in range(600)]
+    return reference.encode_text(sample_text(1_500, 3)).tolist() + anything, reference.decode
+
+
+@pytest.mark.parametrize("family", ["gpt2-novelai", "mixtral-8x22b-v0.1"])
+def test_an_output_grows_to_the_decoding_of_all_its_ids(family: str) -> None:
+    ids, decode = outputs(family)
+    text_ids = ids[:-600]
+    for whole in (ids, text_ids):
+        output, shown = Output(decode), ""
+        for each in whole:
+            output.extend([each])
+            assert output.text.startswith(shown)
+            event = json.loads(output.event({}).removeprefix(b"data: "))
+            assert event == {"text": output.text, "output_ids": output.ids, "meta_info": {}}
+            shown = output.text
+        if whole is text_ids:
+            assert output.text == decode(np.array(whole, dtype=np.uint32))
+        output.finish()
+        assert output.text == decode(np.array(whole, dtype=np.uint32))
+
+
+@pytest.mark.parametrize("skipped", [False, True], ids=["tokens of text", "tokens that aren't shown"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_work_for_a_stream_grows_with_its_tokens(stream: bool, skipped: bool) -> None:
+    ids = [each for each in outputs("gpt2-novelai")[0] if not skipped] or [50_256] * 1_500
+    decoded: list[int] = []
+
+    def decode(part: Any) -> str:
+        decoded.append(len(part))
+        return REFERENCE.decode(part, skip_special_tokens=skipped)
+
+    def work(tokens: int) -> int:
+        async def many(request: Any) -> AsyncIterator[Any]:
+            for at in range(tokens):
+                yield smg_pb2.GenerateResponse(chunk=smg_pb2.GenerateStreamChunk(token_ids=[ids[at % len(ids)]]))
+            yield finished(len(request.tokenized.input_ids))
+
+        decoded.clear()
+        asyncio.run(body_of(many, {"stream": stream}, decode))
+        return sum(decoded)
+
+    assert work(1_200) <= 5 * work(300) > 0
 
 
 def test_a_stream_that_breaks_off_says_so_in_its_last_event() -> None:

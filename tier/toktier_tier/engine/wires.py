@@ -188,12 +188,12 @@ class _NativeReader:
             raise EngineFault("engine.bad_reply", "a message that isn't the service's") from error
         meta = response.meta_info
         completed = _number(meta.get("completion_tokens"))
-        ids = tuple(response.output_ids)
-        only_new = completed is not None and completed == self._seen + len(ids)
-        if not only_new:
-            if len(ids) < self._seen:
+        count, known = len(response.output_ids), 0
+        if completed is None or completed != self._seen + count:
+            known = self._seen
+            if count < known:
                 raise EngineFault("engine.bad_reply", "an output that shrinks")
-            ids = ids[self._seen :]
+        ids = response.output_ids[known:]  # of a cumulative message only what is new becomes Python's
         self._seen += len(ids)
         out = _delta(ids)
         if response.finished:
