@@ -33,6 +33,7 @@ from toktier_tier.transport.work import Work
 from workshop import family_tier, fresh_tokenizer
 
 FAMILY = "gpt2-novelai"
+OTHER_FORMS = ("/v1/messages/count_tokens", "/v1/responses")
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -124,7 +125,7 @@ class Engine:
         self.requests: list[tuple[str, dict[str, Any], dict[str, str]]] = []
         self.ignores_ids = False
         self.left = threading.Event()
-        paths = ("/v1/chat/completions", "/v1/completions", "/generate", "/v1/messages")
+        paths = ("/v1/chat/completions", "/v1/completions", "/generate", "/v1/messages", *OTHER_FORMS)
         routes = [Route(path, self._answer, methods=["POST"]) for path in paths]
         tokenize = Route("/v1/tokenize", self._tokenize, methods=["POST"])
         self.app = Starlette(routes=[*routes, tokenize, Route("/v1/models", self._models)])

@@ -28,7 +28,7 @@ from toktier_tier.transport.http_server import HttpServer
 from toktier_tier.transport.prompts import Prompts
 from toktier_tier.transport.tenants import ANONYMOUS_TENANT
 from toktier_tier.transport.work import Work
-from workshop import family_tier, fresh_tokenizer
+from workshop import family_tier, fresh_tokenizer, sample_text
 
 FAMILY = "gpt2-novelai"
 TIMEOUTS = Timeouts(connect_s=2.0, first_byte_s=3.0, idle_s=3.0, total_s=6.0)
@@ -172,6 +172,39 @@ def test_a_named_session_is_used(server: Running, way: str) -> None:
     assert server.sessions.counts()["route.repair"] == 1
 
 
+@pytest.mark.parametrize("way", ["header", "session_id", "prompt_cache_key"])
+def test_conversations_under_one_name_go_on_each_by_itself(server: Running, way: str) -> None:
+    headers = {"x-toktier-session": "mine"} if way == "header" else {}
+    named = {} if way == "header" else {way: "mine"}
+    tops = {about: [{"role": "system", "content": sample_text(3_000, seed)}] for seed, about in enumerate("abc")}
+    for turns in (1, 2, 3, 4):
+        for about, top in tops.items():
+            messages = [*top, *conversation(turns, about=about)[1:]]
+            server.post("/v1/chat/completions", {"messages": messages, **named}, **headers)
+            assert server.last()["input_ids"] == server.tier.ids(rendered(messages))
+    counts = server.sessions.counts()
+    assert (counts["route.repair"], len(server.sessions)) == (9, 3)
+
+
+def test_texts_under_one_name_go_on_each_by_itself(server: Running) -> None:
+    texts = [sample_text(9_000, seed) for seed in range(3)]
+    for _ in range(3):
+        for number, text in enumerate(texts):
+            server.post("/generate", {"text": text, "session_id": "mine"})
+            assert server.last()["input_ids"] == server.tier.ids(text)
+            texts[number] += sample_text(500, number)
+    assert server.sessions.counts()["route.repair"] == 6
+
+
+def test_a_rewritten_beginning_under_a_name_starts_from_what_was_there(server: Running) -> None:
+    messages = [{"role": "system", "content": "Now 10:00"}, {"role": "user", "content": sample_text(20_000, 1)}]
+    for clock in ("10:00", "10:07"):
+        messages[0]["content"] = f"Now {clock}"
+        server.post("/v1/chat/completions", {"messages": messages, "prompt_cache_key": "mine"})
+        assert server.last()["input_ids"] == server.tier.ids(rendered(messages))
+    assert server.sessions.counts()["route.repair"] == 1
+
+
 def test_a_session_may_have_a_name_of_any_length(server: Running) -> None:
     for turns in (2, 3):
         body = {"messages": conversation(turns), "prompt_cache_key": "\u00e9" * 5_000}
@@ -218,12 +251,50 @@ def test_completions_and_generate_get_ids_for_their_text(server: Running) -> Non
         ("/generate", {"input_ids": [1, 2]}, "text.has_ids"),
         ("/v1/chat/completions", {"messages": [], "input_ids": [1]}, "chat.has_ids"),
         ("/v1/messages", {"messages": [{"role": "user", "content": "x"}]}, "messages.as_text"),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "x"}]}, "messages.as_text"),
+        ("/v1/responses", {"input": "x", "stream": True}, "responses.as_text"),
+        ("/v1/completions", {"prompt": "a", "echo": True}, "text.echo"),
+        ("/v1/completions", {"prompt": "a", "echo": "yes"}, "text.echo"),
+        ("/v1/completions", {"prompt": "a", "echo": True, "logprobs": 1}, "text.echo"),
+        ("/v1/completions", {"prompt": ["a"], "echo": 1}, "text.echo"),
+        ("/v1/completions", {"prompt": "a", "suffix": ""}, "text.suffix"),
+        ("/v1/completions", {"prompt": "a", "session_params": {"id": "s"}}, "text.session_params"),
+        ("/generate", {"text": "a", "image_data": "data:image/png;base64,AAAA"}, "text.multimodal"),
+        ("/generate", {"text": ["a"], "video_data": [["v"]]}, "text.multimodal"),
+        ("/generate", {"text": "a", "audio_data": ["x"], "modalities": ["audio"]}, "text.multimodal"),
+        ("/generate", {"text": "a", "input_embeds": [[0.5]]}, "text.embeddings"),
+        ("/generate", {"text": "a", "positional_embed_overrides": {}}, "text.embeddings"),
+        ("/generate", {"text": "a", "session_params": {"id": "s"}}, "text.session_params"),
+        ("/generate", {"text": ["a", "b"]}, "text.not_one_text"),
+        ("/generate", {"text": []}, "text.not_one_text"),
     ],
 )
 def test_what_the_tier_leaves_alone_goes_on_as_it_is(server: Running, path: str, body: Any, reason: str) -> None:
     assert server.post(path, body).status_code == 200
     assert server.engine.requests[-1][:2] == (path, body)
     assert server.http.passed_through == {reason: 1}
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "more"),
+    [
+        ("/v1/completions", "prompt", {"echo": False, "suffix": None, "session_params": None}),
+        ("/generate", "text", {"image_data": None, "audio_data": [], "input_embeds": None}),
+    ],
+)
+def test_a_member_that_says_nothing_keeps_no_ids_away(server: Running, path: str, key: str, more: Any) -> None:
+    server.post(path, {key: "Some text", **more})
+    placed = {"/v1/completions": "prompt", "/generate": "input_ids"}[path]
+    assert server.last() == {placed: server.tier.ids("Some text"), **more}
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "placed"), [("/v1/completions", "prompt", "prompt"), ("/generate", "text", "input_ids")]
+)
+def test_a_list_of_one_text_becomes_a_list_of_its_ids(server: Running, path: str, key: str, placed: str) -> None:
+    server.post(path, {key: ["Some text"]})
+    assert server.last() == {placed: [server.tier.ids("Some text")]}
+    assert server.http.passed_through == {}
 
 
 @pytest.mark.parametrize("policy", list(SpecialTokenPolicy))
@@ -312,9 +383,41 @@ def test_tokenize_and_detokenize_answer_as_sglang_does(server: Running) -> None:
     assert server.post("/v1/detokenize", {"tokens": [ids, []]}).json() == {"text": ["Hello naïve world", ""]}
 
 
+def test_tokenize_heeds_the_generation_prompt_and_special_tokens() -> None:
+    with running(family="mistral-nemo") as server:
+        bos = list(server.tier.reference.fixed_template()[0])
+        messages = [*conversation(1), {"role": "assistant", "content": "So be it."}]
+        whole = rendered(messages)
+        without = whole.removesuffix("<assistant>")
+        last_is_the_users = whole.replace("<assistant>So be it.</assistant>", "<user>So be it.</user>")
+
+        def asked(**more: Any) -> list[int]:
+            found: list[int] = server.post("/tokenize", {"messages": messages, **more}).json()["tokens"]
+            return found
+
+        ids = server.tier.ids
+        assert asked() == asked(add_generation_prompt=None) == ids(last_is_the_users)
+        assert asked(add_special_tokens=True) == ids(last_is_the_users)
+        assert asked(add_generation_prompt=True) == ids(whole)
+        assert asked(add_generation_prompt=False, add_special_tokens=False) == ids(without)
+        assert asked(add_generation_prompt=False, add_special_tokens=True) == bos + ids(without)
+        assert asked(add_generation_prompt=True, add_special_tokens=True) == bos + ids(whole)
+        cut_off = rendered(messages[:-1])
+        continued = asked(add_generation_prompt=True, continue_final_message=True)
+        assert continued == ids(cut_off) + ids("So be it.")
+
+
 @pytest.mark.parametrize(
     ("path", "content", "status", "code"),
     [
+        ("/tokenize", b'{"messages": [], "add_generation_prompt": "no"}', 400, "tokenize.types"),
+        ("/tokenize", b'{"messages": [], "add_special_tokens": 1}', 400, "tokenize.types"),
+        (
+            "/tokenize",
+            b'{"messages": [], "add_generation_prompt": false, "continue_final_message": true}',
+            400,
+            "tokenize.continuation",
+        ),
         ("/v1/chat/completions", b"{", 400, "body.not_json"),
         ("/v1/chat/completions", b"[]", 400, "body.not_object"),
         ("/v1/chat/completions", b"\xff", 400, "body.not_utf8"),

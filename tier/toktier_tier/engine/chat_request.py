@@ -62,9 +62,14 @@ class ChatRequest:
 
 
 def understand(
-    body: Mapping[str, Any], *, content_format: ContentFormat, default_variables: Mapping[str, Any]
+    body: Mapping[str, Any],
+    *,
+    content_format: ContentFormat,
+    default_variables: Mapping[str, Any],
+    as_given: bool = False,
 ) -> ChatRequest:
-    """`default_variables` are the server's `--default-chat-template-kwargs`. Raises `Refusal`."""
+    """`default_variables` are the server's `--default-chat-template-kwargs`; `as_given`: a final assistant message
+    that isn't to be continued stays one. Raises `Refusal`."""
     if body.get("input_ids") is not None:
         raise Refusal(INPUT_IDS, "the client sent token IDs")
     raw_messages = _list(body, "messages")
@@ -73,7 +78,10 @@ def understand(
     messages = [_message(_object(raw, "a message")) for raw in raw_messages]
     effort, variables = _effort_and_variables(body, default_variables)
     processed = [_for_template(message, content_format) for message in messages]
-    processed, continuation = _settle_final_message(processed, goes_on=_flag(body, "continue_final_message") is True)
+    continuation = None
+    goes_on = _flag(body, "continue_final_message") is True
+    if goes_on or not as_given:
+        processed, continuation = _settle_final_message(processed, goes_on=goes_on)
     return ChatRequest(processed, _tools_for_template(body, messages), variables, effort, continuation)
 
 

@@ -166,19 +166,26 @@ class ChatRenderer:
             except _FAULTS as error:
                 self.refusal = PassThrough(TEMPLATE_ERROR, type(error).__name__)
 
-    def render(self, body: Mapping[str, Any]) -> Rendered | PassThrough:
-        """The text of a body whose JSON was decoded by `decode_json`. Nothing in `body` is changed."""
+    def render(self, body: Mapping[str, Any], generation: bool | None = None) -> Rendered | PassThrough:
+        """The text of a body whose JSON was decoded by `decode_json`. Nothing in `body` is changed.
+
+        `generation` is the `add_generation_prompt` of SGLang's `/v1/tokenize`: the messages are rendered as they are,
+        an answer at their end included, with or without the beginning of the next one. None: as for a completion.
+        """
         if self.refusal is not None:
             return self.refusal
         try:
             request = understand(
-                body, content_format=self._content_format, default_variables=self._server.default_template_kwargs
+                body,
+                content_format=self._content_format,
+                default_variables=self._server.default_template_kwargs,
+                as_given=generation is not None,
             )
-            return self._rendered(request)
+            return self._rendered(request, generation is not False)
         except Refusal as refusal:
             return PassThrough(refusal.reason, refusal.detail)
 
-    def _rendered(self, request: ChatRequest) -> Rendered:
+    def _rendered(self, request: ChatRequest, generation: bool) -> Rendered:
         if not request.messages:
             raise Refusal(TEMPLATE_ERROR, "no message before the one to continue")
         if not _TAKEN_NAMES.isdisjoint(request.variables):
@@ -193,7 +200,7 @@ class ChatRenderer:
             isinstance(documents, list) and all(isinstance(document, dict) for document in documents)
         ):
             raise Refusal(TEMPLATE_KWARGS, "documents that aren't a list of objects")
-        text, tools = self._with_tools(request, variables)
+        text, tools = self._with_tools(request, variables | {"add_generation_prompt": generation})
         try:
             (text + (request.continuation or "")).encode("utf-8")
         except UnicodeEncodeError as error:
@@ -216,15 +223,14 @@ class ChatRenderer:
         self, request: ChatRequest, variables: Mapping[str, Any]
     ) -> tuple[str, list[dict[str, Any]] | None]:
         """The text, and the form of the tools that it was made with: as they are, or the bare functions."""
-        prompt = {**variables, "add_generation_prompt": True}
         try:
-            return self._run(request.messages, {**prompt, "tools": request.tools}), request.tools
+            return self._run(request.messages, {**variables, "tools": request.tools}), request.tools
         except _FAULTS as error:
             if request.tools is None:
                 raise Refusal(TEMPLATE_ERROR, type(error).__name__) from error
         bare = [tool["function"] for tool in request.tools]
         try:
-            return self._run(request.messages, {**prompt, "tools": bare}), bare
+            return self._run(request.messages, {**variables, "tools": bare}), bare
         except _FAULTS as error:
             raise Refusal(TEMPLATE_ERROR, type(error).__name__) from error
 

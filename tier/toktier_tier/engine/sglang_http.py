@@ -6,6 +6,8 @@ Where the IDs go, by route:
     /v1/completions        in the place of `prompt`
     /generate              as `input_ids` in the place of `text`
 
+A list of one text becomes a list of one list of IDs, so that the answer is a list, too, where SGLang's is one.
+
 Guarantees:
  1. Nothing else in the request's body changes, and no byte of a reply's body does.
  2. The upstream's connection is closed as soon as the reply is closed: that is how SGLang learns of an abort.
@@ -67,9 +69,18 @@ def place_ids(path: str, body: JsonBody, ids: CheckedIds) -> bytes:
     if path not in (COMPLETIONS, GENERATE):
         raise InvalidRequest("engine.route", "this route takes no token IDs")
     key, new_key = ("prompt", "prompt") if path == COMPLETIONS else ("text", "input_ids")
-    if not isinstance(body.fields.get(key, ""), str):
+    value = body.fields.get(key, "")
+    if one_text(value) is None:
         raise InvalidRequest("engine.prompt_kind", f"{key!r} is no text", member=key)
-    return body.replaced(key, new_key, ids_json(ids))
+    listed = ids_json(ids)
+    return body.replaced(key, new_key, listed if isinstance(value, str) else b"[" + listed + b"]")
+
+
+def one_text(value: object) -> str | None:
+    """The text that a prompt is, or that a list holds as its only item."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return value if isinstance(value, str) else None
 
 
 class SGLangHttp:

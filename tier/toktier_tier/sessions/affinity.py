@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .lookup import CONTENT, Chain
+from .lookup import CONTENT, CONVERSATION, NAMED, Chain
 
 TEXT_BLOCKS = 4
 """Blocks of a plain text that place it: with fewer, it is encoded in less time than it is sent elsewhere."""
@@ -38,12 +38,13 @@ def text_key(chain: Chain) -> str | None:
 
 
 def ring_key(session: str) -> str:
-    """What a session is placed by: `content/<digest>/<number>` by all before the number, any other name by itself."""
+    """What a session is placed by: `content/<digest>/<number>` by all before the number, a further conversation under
+    a request's name by that name, any other name by itself."""
     if session.startswith(CONTENT):
         end = session.find("/", len(CONTENT))
         if end > 0:
             return session[:end]
-    return session
+    return session.partition(CONVERSATION)[0] if session.startswith(NAMED) else session
 
 
 def found_by_content_alone(session: str) -> bool:

@@ -9,6 +9,9 @@ state.
 Guarantees: a transcript is found for the same tenant and tokenizer only. A digest only proposes: the session's own
 text is compared before an ID is kept (`SessionService.full_text`), so a wrong proposal costs work. The index is
 bounded; what it forgets is encoded anew.
+
+Under one name that requests give (a session's, or a key for the engine's cache) there may be many conversations: the
+name is the first mark of each, so that each goes on by itself.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ BLOCK_CHARS = 4_096
 """Of a block, where a text has no messages."""
 CONTENT = "content/"
 """Begins the names of sessions that are found by content."""
+NAMED = "named/"
+"""Begins the names of sessions that a request names."""
+CONVERSATION = "\x1f"
+"""Follows a request's name in the names of further sessions under it."""
 MAX_TRANSCRIPTS = 65_536
 MAX_MARKS = 4_096
 """Per transcript; of longer ones only the first so many are looked at."""
@@ -72,20 +79,20 @@ class Claim:
     shared: int
 
 
-@dataclass(slots=True)
-class _Transcript:
-    owner: tuple[str, str]
-    chain: Chain
+Owner = tuple[str, str]
+"""(tenant, fingerprint)"""
 
 
 class ContentIndex:
-    """Thread-safe. Owners are (tenant, fingerprint); sessions are named here."""
+    """Thread-safe. Sessions are named here, or by requests; a name is one owner's."""
 
     def __init__(self, max_transcripts: int = MAX_TRANSCRIPTS) -> None:
         self._lock = threading.Lock()
         self._limit = max_transcripts
-        self._transcripts: OrderedDict[str, _Transcript] = OrderedDict()
-        self._by_digest: dict[tuple[tuple[str, str], bytes], str] = {}
+        self._transcripts: OrderedDict[tuple[Owner, str], Chain] = OrderedDict()
+        self._by_digest: dict[tuple[Owner, bytes], tuple[Owner, str]] = {}
+        self._owners: dict[str, Owner] = {}
+        """Of the sessions that pods have named: no two owners' have one name."""
         self._numbers = count(1)
         self._own = secrets.token_hex(8)
 
@@ -96,7 +103,7 @@ class ContentIndex:
         """The session that this transcript goes on with; it is known by `chain` from now on.
 
         `key` is what requests of this conversation are placed by: with one, a new session's name begins with it, and
-        no two pods give the same name.
+        no two pods give the same name. A key that is a name by itself (`NAMED`) is the name of the first session.
 
         Two requests that go on with one session at once race for it, and the loser finds less in common.
         """
@@ -104,14 +111,17 @@ class ContentIndex:
         with self._lock:
             found, shared = self._find(owner, chain)
             parent: str | None = None
-            if found is not None and shared == len(self._transcripts[found].chain):
+            if found is not None and shared == len(self._transcripts[owner, found]):
                 session = found
-                self._drop(session)
             else:
-                number = next(self._numbers)
-                session, parent = (f"{key}/{self._own}-{number}" if key else f"{CONTENT}{number}"), found
-            self._put(session, _Transcript(owner, chain))
+                session, parent = self._new(key, first=found is None), found
+            self._put(owner, session, chain)
         return Claim(session, parent, shared)
+
+    def _new(self, key: str, *, first: bool) -> str:
+        if key.startswith(NAMED):
+            return key if first else f"{key}{CONVERSATION}{self._own}-{next(self._numbers)}"
+        return f"{key}/{self._own}-{next(self._numbers)}" if key else f"{CONTENT}{next(self._numbers)}"
 
     def find(self, tenant: str, fingerprint: str, chain: Chain) -> str | None:
         """The session that `claim` would go on with or copy; nothing changes."""
@@ -121,35 +131,34 @@ class ContentIndex:
     def chain(self, tenant: str, fingerprint: str, session: str) -> Chain:
         """What a session is known by; empty if it isn't known here."""
         with self._lock:
-            found = self._transcripts.get(session)
-            return found.chain if found is not None and found.owner == (tenant, fingerprint) else ()
+            return self._transcripts.get(((tenant, fingerprint), session), ())
 
     def adopt(self, tenant: str, fingerprint: str, session: str, chain: Chain) -> None:
         """Another pod's session is here from now on, known by `chain`."""
         with self._lock:
-            if session in self._transcripts:
-                if self._transcripts[session].owner != (tenant, fingerprint):
-                    return
-                self._drop(session)
-            self._put(session, _Transcript((tenant, fingerprint), chain))
+            if self._owners.get(session, (tenant, fingerprint)) == (tenant, fingerprint):
+                self._put((tenant, fingerprint), session, chain)
 
-    def _put(self, session: str, transcript: _Transcript) -> None:
-        self._transcripts[session] = transcript
-        for digest in transcript.chain:
-            self._by_digest[transcript.owner, digest] = session
+    def _put(self, owner: Owner, session: str, chain: Chain) -> None:
+        self._drop(owner, session)
+        self._transcripts[owner, session] = chain
+        if not session.startswith(NAMED):
+            self._owners[session] = owner
+        for digest in chain:
+            self._by_digest[owner, digest] = owner, session
         while len(self._transcripts) > self._limit:
-            self._drop(next(iter(self._transcripts)))
+            self._drop(*next(iter(self._transcripts)))
 
-    def _find(self, owner: tuple[str, str], chain: Chain) -> tuple[str | None, int]:
+    def _find(self, owner: Owner, chain: Chain) -> tuple[str | None, int]:
         for shared in range(len(chain), 0, -1):
-            session = self._by_digest.get((owner, chain[shared - 1]))
-            if session is not None:
-                return session, shared
+            found = self._by_digest.get((owner, chain[shared - 1]))
+            if found is not None:
+                return found[1], shared
         return None, 0
 
-    def _drop(self, session: str) -> None:
-        transcript = self._transcripts.pop(session)
-        for digest in transcript.chain:
-            key = (transcript.owner, digest)
-            if self._by_digest.get(key) == session:
+    def _drop(self, owner: Owner, session: str) -> None:
+        self._owners.pop(session, None)
+        for digest in self._transcripts.pop((owner, session), ()):
+            key = (owner, digest)
+            if self._by_digest.get(key) == (owner, session):
                 del self._by_digest[key]

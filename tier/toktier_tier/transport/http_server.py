@@ -29,6 +29,7 @@ from ..engine.reply import Reply
 from ..engine.sglang_grpc import SGLangGrpc
 from ..engine.sglang_http import CHAT, COMPLETIONS, GENERATE, SGLangHttp
 from ..telemetry import Telemetry
+from .as_text import kept_as_text
 from .generate import generate, sampling_of
 from .http_admission import Door, HttpRules, entered_of
 from .identity import Identities
@@ -43,6 +44,13 @@ SESSION_HEADER = "x-toktier-session"
 _OWN_HEADERS = frozenset({SESSION_HEADER, TENANT_KEY, "traceparent", "tracestate"})
 AUTHORIZATION = "authorization"
 DEFAULT_RULES = HttpRules()
+
+_AS_TEXT = {
+    "/v1/messages": "messages.as_text",
+    "/v1/messages/count_tokens": "messages.as_text",
+    "/v1/responses": "responses.as_text",
+}
+"""Routes that the engine serves by itself, and the reasons that such requests are counted by."""
 
 Answer = TypeVar("Answer")
 Handler = Callable[[Request], Awaitable[Response]]
@@ -81,7 +89,7 @@ class HttpServer:
             "/v1/tokenize": self._tokenize,
             "/detokenize": self._detokenize,
             "/v1/detokenize": self._detokenize,
-            "/v1/messages": self._messages,
+            **{path: self._as_text(path, reason) for path, reason in _AS_TEXT.items()},
         }
         opened: dict[str, Handler] = {
             "/health": self._health,
@@ -137,7 +145,7 @@ class HttpServer:
 
     async def _completions(self, request: Request) -> Response:
         body = await self._door.body(request)
-        found = await self._within(self._prompts.text(body.fields, "prompt", _tenant(request), _named(request)))
+        found = await self._text(request, body.fields, COMPLETIONS, "prompt")
         return await self._forward(request, body, COMPLETIONS, found)
 
     async def _generate(self, request: Request) -> Response:
@@ -146,8 +154,14 @@ class HttpServer:
             return await self._generate_by_grpc(self._grpc, request, body.fields)
         if "input_ids" in body.fields:
             return await self._forward(request, body, GENERATE, PassThrough("text.has_ids", "the client gave IDs"))
-        found = await self._within(self._prompts.text(body.fields, "text", _tenant(request), _named(request)))
+        found = await self._text(request, body.fields, GENERATE, "text")
         return await self._forward(request, body, GENERATE, found)
+
+    async def _text(self, request: Request, fields: Mapping[str, Any], path: str, key: str) -> Prompt | PassThrough:
+        kept = kept_as_text(path, fields)
+        if kept is not None:
+            return kept
+        return await self._within(self._prompts.text(fields, key, _tenant(request), _named(request)))
 
     async def _generate_by_grpc(self, engine: SGLangGrpc, request: Request, fields: Mapping[str, Any]) -> Response:
         reference = self._prompts.model(fields).served.tokenizer.reference
@@ -155,7 +169,9 @@ class HttpServer:
         if given is not None:
             ids, session = check_ids(given, reference.id_limit), ""
         else:
-            found = await self._within(self._prompts.text(fields, "text", _tenant(request), _named(request)))
+            found = await self._text(request, fields, GENERATE, "text")
+            if isinstance(fields.get("text"), list):
+                found = PassThrough("text.not_one_text", "over gRPC a prompt is one text, not a list")
             if isinstance(found, PassThrough):
                 raise InvalidRequest(found.reason, found.detail)
             ids, session = found.ids, _affinity(request, found)
@@ -171,10 +187,14 @@ class HttpServer:
                 trace=trace,
             )
 
-    async def _messages(self, request: Request) -> Response:
-        """Anthropic's form: as SGLang serves it."""
-        body = await self._door.body(request)
-        return await self._forward(request, body, "/v1/messages", PassThrough("messages.as_text", "not rendered here"))
+    def _as_text(self, path: str, reason: str) -> Handler:
+        """Other forms of chats: as SGLang serves them."""
+
+        async def forward(request: Request) -> Response:
+            body = await self._door.body(request)
+            return await self._forward(request, body, path, PassThrough(reason, "not rendered here"))
+
+        return forward
 
     async def _forward(self, request: Request, body: JsonBody, path: str, found: Prompt | PassThrough) -> Response:
         if self._engine is None:
@@ -223,13 +243,10 @@ class HttpServer:
 
     async def _tokenize(self, request: Request) -> Response:
         fields = (await self._door.body(request)).fields
-        if ("prompt" in fields) == ("messages" in fields):
+        if (fields.get("prompt") is None) == (fields.get("messages") is None):
             raise InvalidRequest("tokenize.one_of", "either a prompt or messages")
-        if "messages" in fields:
-            found = await self._within(self._prompts.chat(fields, _tenant(request), _named(request), 1 << 30))
-            if isinstance(found, PassThrough):
-                raise InvalidRequest(found.reason, found.detail)
-            return JSONResponse({"tokens": found.ids.array.tolist(), "count": len(found.ids), "max_model_len": -1})
+        if fields.get("messages") is not None:
+            return await self._tokenize_chat(request, fields)
         prompt, special = fields["prompt"], fields.get("add_special_tokens", True)
         prompts = prompt if isinstance(prompt, list) else [prompt]
         if not all(isinstance(each, str) for each in prompts) or not isinstance(special, bool):
@@ -239,6 +256,21 @@ class HttpServer:
         if not isinstance(prompt, list):
             return JSONResponse({"tokens": tokens[0], "count": counts[0], "max_model_len": -1})
         return JSONResponse({"tokens": tokens, "count": counts, "max_model_len": -1})
+
+    async def _tokenize_chat(self, request: Request, fields: Mapping[str, Any]) -> Response:
+        """Without `add_generation_prompt` as for a completion; with it the messages as they are, and special tokens
+        where they are asked for by name."""
+        generation, special = fields.get("add_generation_prompt"), fields.get("add_special_tokens", False)
+        if not isinstance(generation, bool | None) or not isinstance(special, bool):
+            raise InvalidRequest("tokenize.types", "add_generation_prompt and add_special_tokens are true or false")
+        special = special and generation is not None
+        if fields.get("continue_final_message") and (generation is False or special):
+            raise InvalidRequest("tokenize.continuation", "an answer to continue is behind a generation prompt only")
+        work = self._prompts.chat(fields, _tenant(request), _named(request), 1 << 30, generation, special=special)
+        found = await self._within(work)
+        if isinstance(found, PassThrough):
+            raise InvalidRequest(found.reason, found.detail)
+        return JSONResponse({"tokens": found.ids.array.tolist(), "count": len(found.ids), "max_model_len": -1})
 
     async def _detokenize(self, request: Request) -> Response:
         fields = (await self._door.body(request)).fields
@@ -300,7 +332,7 @@ def _tenant(request: Request) -> str:
 
 def _affinity(request: Request, found: Prompt) -> str:
     """What the engine is chosen by: tenants hold no line break, so no two sessions share it."""
-    return f"{_tenant(request)}\n{found.session}"
+    return f"{_tenant(request)}\n{found.placed}"
 
 
 def _streamed(reply: Reply) -> Response:

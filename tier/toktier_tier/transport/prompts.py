@@ -8,10 +8,12 @@ it is, and SGLang tokenizes.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -24,8 +26,9 @@ from ..core.values import Ids, Patch, Reason
 from ..engine.chat_template import ChatRenderer, PassThrough, Rendered
 from ..engine.chat_trust import has_untrusted, untrusted_spans
 from ..engine.ids import CheckedIds, check_ids
+from ..engine.sglang_http import one_text
 from ..sessions.affinity import chat_key, text_key
-from ..sessions.lookup import Chain, ContentIndex, blocks, chain_of, packed, unpacked
+from ..sessions.lookup import NAMED, Chain, ContentIndex, blocks, chain_of, packed, unpacked
 from ..sessions.registry import Registry, Served
 from ..sessions.table import SessionKey
 from ..telemetry import Telemetry
@@ -46,10 +49,11 @@ NO_FIXED_SPECIALS = PassThrough("text.special_tokens", "what the tokenizer adds 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """IDs to hand over, the session they are kept under (tenant excluded) and how they came about."""
+    """IDs to hand over, what the engine is chosen by (a request's name, else the session; tenant excluded) and how the
+    IDs came about."""
 
     ids: CheckedIds
-    session: str
+    placed: str
     patch: Patch
 
 
@@ -103,14 +107,29 @@ class Prompts:
         name = fields.get("model")
         return self._models[self.registry.find(name if isinstance(name, str) else "").name]
 
-    async def chat(self, fields: Mapping[str, Any], tenant: str, named: str, size: int) -> Prompt | PassThrough:
-        """Of a chat body of `size` bytes; `named` is a session that a header names."""
+    async def chat(
+        self,
+        fields: Mapping[str, Any],
+        tenant: str,
+        named: str,
+        size: int,
+        generation: bool | None = None,
+        *,
+        special: bool = False,
+    ) -> Prompt | PassThrough:
+        """Of a chat body of `size` bytes; `named` is a session that a header names, `generation` as `render` has it;
+        `special`: with the tokenizer's default special tokens around what the template gives.
+        """
         model = self.model(fields)
         renderer = model.renderer
         if renderer is None:
             return NO_TEMPLATE
         with self._telemetry.span("render"):
-            found = await self.work.for_size(size, lambda: _rendered(renderer, fields)) if model.agrees else DISAGREES
+            found = (
+                await self.work.for_size(size, lambda: _rendered(renderer, fields, generation))
+                if model.agrees
+                else DISAGREES
+            )
         if isinstance(found, PassThrough):
             if has_untrusted(fields, renderer.untrusted_roles):
                 raise InvalidRequest("trust.passed_through", f"untrusted text can't go on as text ({found.reason})")
@@ -129,22 +148,26 @@ class Prompts:
         )
         if rendered.continuation is not None:
             return await self._continued(model, rendered.continuation, prompt)
-        return prompt
+        return self._with_specials(model, prompt) if special else prompt
 
     async def text(self, fields: Mapping[str, Any], key: str, tenant: str, named: str) -> Prompt | PassThrough:
         """Of a body whose text is its member `key`, encoded with the tokenizer's default special tokens."""
         model = self.model(fields)
-        text = fields.get(key)
-        if not isinstance(text, str):
+        text = one_text(fields.get(key))
+        if text is None:
             return PassThrough("text.not_one_text", f"{key!r} isn't one text")
         if model.specials is None:
             return NO_FIXED_SPECIALS
         session = named or _explicit(fields)
         prompt = await self._text(model, "text", text, tenant, session, lambda: blocks(text), text_key)
-        if model.specials.prefix or model.specials.suffix:
-            ids = model.specials.around(prompt.ids.array)
-            return Prompt(self._checked(model, ids), prompt.session, prompt.patch)
-        return prompt
+        return self._with_specials(model, prompt)
+
+    def _with_specials(self, model: Model, prompt: Prompt) -> Prompt | PassThrough:
+        if model.specials is None:
+            return NO_FIXED_SPECIALS
+        if not (model.specials.prefix or model.specials.suffix):
+            return prompt
+        return Prompt(self._checked(model, model.specials.around(prompt.ids.array)), prompt.placed, prompt.patch)
 
     async def encoded(self, fields: Mapping[str, Any], text: str, *, special: bool) -> list[int]:
         """The IDs of a text by itself, with the default special tokens or without."""
@@ -163,7 +186,7 @@ class Prompts:
         served = self.registry.find(request.model)
         session, chain = request.session, unpacked(request.chain)
         if self._pods is not None:
-            await self._pods.stay(self._key(served, tenant, session, chain), request.key)
+            await self._pods.stay(self._key(served, tenant, session, chain, request.key), request.key)
         session = session or self._find(served, tenant, chain, request.key)
         untrusted = ranges_of(request.untrusted)
         patch, ids = await self._encoded(served, "EncodeAll", tenant, session, request.text, untrusted)
@@ -190,26 +213,24 @@ class Prompts:
         place: Callable[[Chain], str | None],
         untrusted: Spans = NO_SPANS,
     ) -> Prompt:
-        """`named`: the session that the request names. Otherwise it is found by `parts` of its content; with several
-        pods, `place` tells what such a request is placed by, if it is worth that.
+        """`named`: the session that the request names: the conversation is looked for under that name, otherwise among
+        all, by `parts` of its content. With several pods, the name or `place` tells what it is placed by.
         """
-        served = model.served
-        session, key = "", ""
-        chain: Chain = ()
+        served, key = model.served, ""
         if named:
-            session = f"named/{named}" if len(named) <= LONGEST_NAME_CHARS else f"named/{_digest(named)}"
-        else:
-            with self._telemetry.span("find session"):
-                chain = await self.work.for_size(len(text), lambda: chain_of(parts()))
+            key = f"{NAMED}{named}" if len(named) <= LONGEST_NAME_CHARS else f"{NAMED}{_digest(named)}"
+        with self._telemetry.span("find session"):
+            named_parts = (key.encode("utf-8", "surrogatepass"),) if named else ()
+            chain = await self.work.for_size(len(text), lambda: chain_of(itertools.chain(named_parts, parts())))
         if self._pods is not None:
-            key = session or place(chain) or ""
+            key = key or place(chain) or ""
             if key and tenant != OWN_TENANT:
-                found = await self._ask(self._pods, served, tenant, text, session, chain, key, untrusted)
+                found = await self._ask(self._pods, served, tenant, text, chain, key, untrusted)
                 if found is not None:
-                    return self._prompt(model, *found)
-        session = session or self._find(served, tenant, chain, key)
+                    return self._prompt(model, *found, key)
+        session = self._find(served, tenant, chain, key)
         patch, ids = await self._encoded(served, method, tenant, session, text, untrusted)
-        return self._prompt(model, session, patch, ids)
+        return self._prompt(model, session, patch, ids, key)
 
     async def _encoded(
         self, served: Served, method: str, tenant: str, session: str, text: str, untrusted: Sequence[tuple[int, int]]
@@ -238,7 +259,6 @@ class Prompts:
         served: Served,
         tenant: str,
         text: str,
-        session: str,
         chain: Chain,
         key: str,
         untrusted: Spans,
@@ -247,13 +267,12 @@ class Prompts:
         request = pb.EncodeAllRequest(
             model=served.tokenizer.fingerprint,
             text=text,
-            session=session,
             chain=packed(chain),
             key=key,
             untrusted=message_ranges(untrusted),
         )
         with self._telemetry.span("ask owner"):
-            at = self._key(served, tenant, session, chain)
+            at = self._key(served, tenant, "", chain, key)
             data = await pods.ask("EncodeAll", at, key, request.SerializeToString())
         if data is None:
             return None
@@ -262,10 +281,11 @@ class Prompts:
         route, reason = ROUTES_BACK[answer.route], Reason(answer.reason)
         return answer.session, Patch(0, ids, 0, len(ids), answer.revision, route, reason), ids
 
-    def _key(self, served: Served, tenant: str, session: str, chain: Chain) -> SessionKey:
+    def _key(self, served: Served, tenant: str, session: str, chain: Chain, key: str) -> SessionKey:
         """Of the session that a request goes on with, as far as is known here."""
         fingerprint = served.tokenizer.fingerprint
-        return SessionKey(tenant, fingerprint, session or self._index.find(tenant, fingerprint, chain) or "")
+        named = key if key.startswith(NAMED) else ""
+        return SessionKey(tenant, fingerprint, session or self._index.find(tenant, fingerprint, chain) or named)
 
     def _find(self, served: Served, tenant: str, chain: Chain, key: str) -> str:
         claim = self._index.claim(tenant, served.tokenizer.fingerprint, chain, key)
@@ -274,8 +294,9 @@ class Prompts:
                 served.sessions.fork(tenant, claim.parent, claim.session, wait=False)
         return claim.session
 
-    def _prompt(self, model: Model, session: str, patch: Patch, ids: Ids) -> Prompt:
-        return Prompt(self._checked(model, model.text_ids(ids)), session, patch)
+    def _prompt(self, model: Model, session: str, patch: Patch, ids: Ids, key: str) -> Prompt:
+        placed = key if key.startswith(NAMED) else session
+        return Prompt(self._checked(model, model.text_ids(ids)), placed, patch)
 
     async def _continued(self, model: Model, continuation: str, prompt: Prompt) -> Prompt:
         """The cut-off answer, encoded apart, behind the rest."""
@@ -283,18 +304,21 @@ class Prompts:
             model.served, len(continuation), lambda wait: model.served.sessions.encode(continuation)
         )
         joined = np.concatenate([prompt.ids.array, model.text_ids(tail.ids)])
-        return Prompt(self._checked(model, joined), prompt.session, prompt.patch)
+        return Prompt(self._checked(model, joined), prompt.placed, prompt.patch)
 
     @staticmethod
     def _checked(model: Model, ids: Ids | Sequence[int]) -> CheckedIds:
         return check_ids(ids, model.served.tokenizer.reference.id_limit)
 
 
-def _rendered(renderer: ChatRenderer, fields: Mapping[str, Any]) -> tuple[Rendered, Spans] | PassThrough:
-    found = renderer.render(fields)
+def _rendered(
+    renderer: ChatRenderer, fields: Mapping[str, Any], generation: bool | None
+) -> tuple[Rendered, Spans] | PassThrough:
+    found = renderer.render(fields, generation)
     if isinstance(found, PassThrough):
         return found
-    return found, untrusted_spans(renderer.render, fields, found.text, renderer.untrusted_roles)
+    render = partial(renderer.render, generation=generation)
+    return found, untrusted_spans(render, fields, found.text, renderer.untrusted_roles)
 
 
 def _digest(name: str) -> str:
