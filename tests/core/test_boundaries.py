@@ -486,6 +486,79 @@ SMALL: dict[str, Case] = {
         ),
         ["a", "É", "é", "\u0316", "\u0301", "E", "İ", "i", "A", "\u030a"],
     ),
+    "marks that Replace writes, before BertNormalizer": (
+        tokenizer_json(
+            telltale("abxy\U0001d165\U0001d16d"),
+            normalizer=normalizers(
+                replace("x", "\U0001d165"),
+                replace("y", "\U0001d16d"),
+                {**BERT, "lowercase": False, "strip_accents": True},
+            ),
+            pre_tokenizer=split("[a-z]+|[^a-z]"),
+        ),
+        ["a", "b", "x", "y", "e\u0301"],
+    ),
+    "NFKD, which writes a mark for a character that stands still": (
+        tokenizer_json(
+            telltale("abeé\u0301\u3099"), normalizer={"type": "NFKD"}, pre_tokenizer=split("\u3099|[^\u3099]+")
+        ),
+        ["a", "b", "é", "\uff9e", "か"],
+    ),
+    "NFC, where a later mark comes before an earlier one": (
+        tokenizer_json(
+            telltale("abāạ\u0323\u0304"), normalizer={"type": "NFC"}, pre_tokenizer=split("ā|[^ā]+")
+        ),
+        ["a", "b", "ā", "ạ", "\u0323", "\u0304", "â"],
+    ),
+    "Replace of a literal that ends with a line feed": (
+        tokenizer_json(telltale("abcx\n"), normalizer=replace("a\n", "b\nc"), pre_tokenizer=split("c|[^c]+")),
+        ["a", "b", "c", "x", "\n", "a\n"],
+    ),
+    # Found here: steps that were taken to do nothing.
+    "a Split on what the normalizer replaces and ByteLevel writes": (
+        tokenizer_json(
+            byte_telltale("ab zĠ"),
+            normalizer=replace("Ġ", "z"),
+            pre_tokenizer=pre_tokenizers(byte_level(), split("Ġzb", regex=False)),
+        ),
+        ["a", "b", " ", "z", "Ġ", " zb"],
+    ),
+    "a Split on what the normalizer replaces and ByteLevel prefixes": (
+        tokenizer_json(
+            byte_telltale("abz_ "),
+            normalizer=replace("Ġ", "_"),
+            pre_tokenizer=pre_tokenizers(byte_level(add_prefix_space=True), split("Ġ", regex=False)),
+        ),
+        ["a", "b", " ", "_", "z"],
+    ),
+    "a Split on what the normalizer replaces and Metaspace writes": (
+        tokenizer_json(
+            telltale("abz_▁ "),
+            normalizer=replace("▁", "_"),
+            pre_tokenizer=pre_tokenizers(metaspace("never", split=False), split("a|[^a]+"), split("▁z", regex=False)),
+        ),
+        ["a", "b", " ", "z", "▁", " z"],
+    ),
+    "an inverted Split on what the normalizer replaces": (
+        tokenizer_json(
+            telltale("ab▁."),
+            normalizer=replace(" ", "▁"),
+            pre_tokenizer=pre_tokenizers(split(" ", "Removed", regex=False, invert=True), split("[ab]+|[^ab]")),
+        ),
+        ["a", "b", " ", "."],
+    ),
+    "a first piece behind a normalizer that deletes": (
+        tokenizer_json(
+            telltale("ab▁x"),
+            normalizer=replace("x", ""),
+            pre_tokenizer=pre_tokenizers(metaspace("first", split=False), split("[ab]|[^ab]")),
+        ),
+        ["a", "b", " ", "x"],
+    ),
+    "look-aheads in a row, which match nothing": (
+        tokenizer_json(telltale("abxy\u0301"), pre_tokenizer=split("(?=x)(?=[xy])|[xy]|[ab]+")),
+        ["a", "b", "x", "y", "\u0301"],
+    ),
     "byte_fallback, Prepend and Replace": (
         tokenizer_json(
             bpe([*BYTES, *"▁ab<0xA>"], [("▁", "a"), ("a", "b"), ("<", "0")], byte_fallback=True),
@@ -604,7 +677,7 @@ def test_small_tokenizers_are_exact_or_refused(name: str) -> None:
 
 # --- any pattern, any order of steps ----------------------------------------------------------------------------------
 
-PATTERN_CHARS = "ab1 .\nBéß"
+PATTERN_CHARS = "ab1 .\nBéß\u0301"
 ATOMS = (
     *("a", "b", "1", " ", r"\.", "B", "é", "."),
     *(r"\p{L}", r"\p{N}", r"\s", r"\S", r"\w", r"\d", r"\P{L}", r"\W"),
@@ -630,7 +703,8 @@ def alternatives(items: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         st.sampled_from(LOOKS),
         st.integers(0, 3),
     )
-    return st.lists(sequence, min_size=1, max_size=3).map("|".join)
+    nothing = st.sampled_from(["(?=a)(?=[ab])", "(?:(?!b))", "(?:(?=é)|$)", "(?>(?=a))b?"])
+    return st.lists(sequence | sequence | sequence | nothing, min_size=1, max_size=3).map("|".join)
 
 
 patterns = st.builds(
@@ -652,12 +726,29 @@ other_steps = st.sampled_from(
         punctuation("MergedWithNext"),
         punctuation("Contiguous"),
         WORDS_APART,
+        metaspace("never", split=False),
+        metaspace("first"),
+        split("▁", "Removed", regex=False),
+        split("▁", "Removed", regex=False, invert=True),
+        split("Ġ", regex=False),
     ]
 )
 last_steps = st.none() | st.builds(
     lambda regex, prefix: byte_level(use_regex=regex, add_prefix_space=prefix), st.booleans(), st.booleans()
 )
-single_normalizers = st.sampled_from([None, None, LOWER, replace(" ", "."), {"type": "NFC"}])
+single_normalizers = st.sampled_from(
+    [
+        LOWER,
+        BERT,
+        replace(" ", "▁"),
+        replace("▁", "a"),
+        replace("B", ""),
+        replace("1", "\u0316"),
+        {"type": "NFC"},
+        {"type": "NFKD"},
+    ]
+)
+any_normalizers = st.none() | single_normalizers | st.builds(normalizers, single_normalizers, single_normalizers)
 CHARACTERS, AS_BYTES = telltale(PATTERN_CHARS), byte_telltale(PATTERN_CHARS)
 
 
@@ -666,7 +757,7 @@ CHARACTERS, AS_BYTES = telltale(PATTERN_CHARS), byte_telltale(PATTERN_CHARS)
     st.lists(patterns, min_size=1, max_size=2),
     st.none() | other_steps,
     last_steps,
-    single_normalizers,
+    any_normalizers,
     st.booleans(),
     st.randoms(use_true_random=False),
 )
@@ -707,6 +798,9 @@ def test_rules_of_any_patterns_hold(
         ("pre_tokenizer", split("", regex=False), "pipeline.split_empty"),
         ("normalizer", {"type": "Replace", "pattern": {"Regex": " +"}, "content": "▁"}, "pipeline.replace_regex"),
         ("normalizer", replace("", "x"), "pipeline.replace_empty"),
+        ("normalizer", normalizers(LOWER, BERT), "pipeline.mixed_normalizer"),
+        ("normalizer", normalizers(replace("a", "b"), {"type": "NFC"}), "pipeline.mixed_normalizer"),
+        ("normalizer", normalizers(replace("ab", "b"), LOWER), "pipeline.mixed_normalizer"),
         ("normalizer", {"type": "StripAccents"}, "pipeline.normalizer"),
         ("normalizer", {"type": "Strip", "strip_left": True, "strip_right": False}, "pipeline.normalizer"),
         ("normalizer", {"type": "Nmt"}, "pipeline.normalizer"),
@@ -730,6 +824,7 @@ def test_components_that_are_not_modelled_are_refused_by_name(section: str, comp
         (split(r"\ba|."), "pattern.unsupported"),
         (split(r"(a)\1|."), "pattern.unsupported"),
         (split(r"a*"), "pattern.matches_empty"),
+        (split(r"(?=a)(?=[ab])|."), "pattern.matches_empty"),
         (split(r"a(?=bc)|."), "pattern.long_look_ahead"),
         (split(r"(?i:ss)|."), "pattern.case_folding"),
         (split("a+", "Contiguous"), "rule.merged_regex"),

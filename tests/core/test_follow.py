@@ -106,7 +106,11 @@ def test_alone_names_atoms_that_suffice_and_what_spoils_them(source: str, alone:
 
 
 @pytest.mark.parametrize(
-    "source", ["", "a?", "a*", "a|", "a*b*", "(?:a?)+", "(?=a)", "$", "a|$", "(?>a?)", "a{,3}", "a?(?!b)"]
+    "source",
+    [
+        *("", "a?", "a*", "a|", "a*b*", "(?:a?)+", "(?=a)", "$", "a|$", "(?>a?)", "a{,3}", "a?(?!b)"),
+        *("(?=a)(?=[ab])", "(?=a)$", "b|(?=a)(?!b)", "(?:(?=a)|(?=b))(?!c)", "(?>(?=a)(?=b))+", "(?=a)b?(?!c)d*"),
+    ],
 )
 def test_a_pattern_that_can_match_nothing_is_refused(source: str) -> None:
     with pytest.raises(InvalidPattern) as caught:

@@ -121,36 +121,50 @@ def normalized_alphabet(steps: tuple[NormalizerStep, ...], probe: Probe) -> Alph
             first[point], last[point] = ord(image[0]), ord(image[-1])
         else:
             stable[point] = False  # deleted: its neighbours become neighbours of each other
-    right_sources: list[int] = []
-    right_images: list[int] = []
     forms = {step.name for step in steps if step.kind == "unicode"}
     if forms or any(step.name == "BertNormalizer" for step in steps):
-        stable &= ~probe.reorders()
+        moves = probe.reorders()
+        stable &= ~moves & ~moves[first]  # U+FF9E stands still, but NFKD writes U+3099 for it, which moves
+    sources, images = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.uint32)
     if forms & {"NFC", "NFKC"}:
         stable &= ~changed
-        for point, decomposed in enumerate(probe.decompositions()):
-            if not decomposed:
-                continue
-            for other in decomposed[1:]:
+        for decomposed in probe.decompositions():
+            for other in (decomposed or "")[1:]:
                 stable[ord(other)] = False  # may be composed with what stands to its left
-            if changed[point]:
-                continue  # never a result of composition
-            for length in range(1, len(decomposed) + 1):
-                start = probe.compose(decomposed[:length])
-                if len(start) == 1 and ord(start) != point:
-                    right_sources.append(ord(start))
-                    right_images.append(point)
+        sources, images = _compositions(changed, probe)
     for step in steps:
         if step.kind == "replace" and len(step.literal) > 1:
             for char in step.literal:
                 stable[ord(char)] = False
-    return Alphabet(
-        stable,
-        first,
-        last,
-        np.array(right_sources, dtype=np.uint32),
-        np.array(right_images, dtype=np.uint32),
-    )
+    return Alphabet(stable, first, last, sources, images)
+
+
+def _compositions(changed: Bools, probe: Probe) -> tuple[Points, Points]:
+    """What a character may turn into with what follows it: (the character, what it turns into), side by side.
+
+    A mark that comes later may be ordered before one that a character is composed of already: "â" + U+0323 is "ậ",
+    "ā" + U+0323 is "ạ" + U+0304. So whatever shares its starter with a composition that has marks may turn into it;
+    where all that joins stands still (Hangul), only what is made of the first few characters.
+    """
+    moves = probe.reorders()
+    decompositions = probe.decompositions()
+    composed = [point for point, found in enumerate(decompositions) if found and not changed[point]]
+    by_starter: dict[str, list[int]] = {}
+    for point in composed:
+        by_starter.setdefault((decompositions[point] or "")[0], []).append(point)
+    found: list[tuple[int, int]] = []
+    for point in composed:
+        decomposed = decompositions[point] or ""
+        starter = decomposed[0]
+        if any(moves[ord(char)] for char in decomposed[1:]):
+            found += [(source, point) for source in (ord(starter), *by_starter[starter]) if source != point]
+            continue
+        for length in range(1, len(decomposed)):
+            start = probe.compose(decomposed[:length])
+            if len(start) == 1:
+                found.append((ord(start), point))
+    sources, images = np.array(found, dtype=np.uint32).reshape(-1, 2).T
+    return sources, images
 
 
 def byte_characters() -> Points:

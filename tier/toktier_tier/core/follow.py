@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .errors import InvalidPattern
+from .instructions import nullable
 from .pattern import Alternation, Assertion, Atom, Atomic, Node, Pattern, Repeat, Sequence
 
 
@@ -40,12 +41,14 @@ class _Span:
 
 
 def compute_follow(pattern: Pattern) -> Follow:
-    """Raises `InvalidPattern` (`pattern.matches_empty`) for a pattern that can match the empty string."""
+    """Raises `InvalidPattern` (`pattern.matches_empty`) for a pattern that can match the empty string, be it only
+    where an assertion holds: behind such a match the reference's engine goes on one character further.
+    """
+    if nullable(pattern.root):
+        raise InvalidPattern("pattern.matches_empty", "the pattern can match the empty string")
     count = len(pattern.atoms)
     links: set[tuple[int, int]] = set()
-    root = _span(pattern.root, count, links)
-    if root.nullable or any(position >= count for position in root.first & root.last):
-        raise InvalidPattern("pattern.matches_empty", "the pattern can match the empty string")
+    _span(pattern.root, count, links)
     # Assertions were positions count..; close over them, then drop them.
     tainted = {i for i, j in links if i < count <= j}
     assertions = {j for _, j in links if j >= count} | {i for i, _ in links if i >= count}

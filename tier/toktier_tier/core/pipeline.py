@@ -34,6 +34,19 @@ class NormalizerStep:
     literal: str = ""  # replace: what is replaced
     document: Mapping[str, Json] = field(default_factory=dict)
 
+    @property
+    def by_character(self) -> bool:
+        """Whether the step writes the image of each character in its place, whatever stands next to it."""
+        if self.kind == "replace":
+            return len(self.literal) == 1
+        return self.kind == "local" and not self.strips_accents
+
+    @property
+    def strips_accents(self) -> bool:
+        """Whether a BertNormalizer decomposes (and so reorders) what it is given; left open, as it lowers case."""
+        asked = self.document.get("strip_accents")
+        return self.name == "BertNormalizer" and bool(self.document.get("lowercase") if asked is None else asked)
+
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizerStep:
@@ -87,12 +100,8 @@ def parse_pipeline(normalizer: Json, pre_tokenizer: Json) -> Pipeline:
     normalizers = _flatten(normalizer, "normalizers")
     steps = tuple(_normalizer_step(document) for document in normalizers)
     _check_mix(steps)
-    pre_tokenizers = [
-        document for document in _flatten(pre_tokenizer, "pretokenizers") if not _never_fires(document, steps)
-    ]
-    for document in pre_tokenizers[1:]:
-        if document["type"] == "Metaspace" and _metaspace_scheme(document) == "first":
-            _refuse("pipeline.first_behind", "a Metaspace that prefixes the first piece only comes after another step")
+    pre_tokenizers = _firing(_flatten(pre_tokenizer, "pretokenizers"), steps)
+    _check_first(pre_tokenizers, steps)
     return Pipeline(
         normalizer=steps,
         pre_tokenizer=tuple(step for document in pre_tokenizers for step in _pre_tokenizer_steps(document)),
@@ -110,7 +119,10 @@ def parse_pipeline(normalizer: Json, pre_tokenizer: Json) -> Pipeline:
 
 
 def literal_never_occurs(literal: str, normalizer: tuple[NormalizerStep, ...]) -> bool:
-    """Whether no normalized text contains `literal`: it holds a character that is always replaced by another."""
+    """Whether no normalized text contains `literal`: it holds a character that is always replaced by another.
+
+    In whatever order the steps come: one of them removes every such character and none writes it.
+    """
     if any(step.kind not in ("replace", "prepend") for step in normalizer):
         return False
     written = "".join(str(s.document.get("content", "")) + str(s.document.get("prepend", "")) for s in normalizer)
@@ -118,21 +130,57 @@ def literal_never_occurs(literal: str, normalizer: tuple[NormalizerStep, ...]) -
     return any(char in replaced and char not in written for char in literal)
 
 
+_WRITES = ("ByteLevel", "Metaspace")
+"""Pre-tokenizers that rewrite text: what stands behind them may see characters that no normalized text holds."""
+
+
+def _firing(documents: list[Mapping[str, Json]], normalizer: tuple[NormalizerStep, ...]) -> list[Mapping[str, Json]]:
+    """Without the splits that never find anything in any text: Gemma's on " ", which its normalizer replaces."""
+    kept: list[Mapping[str, Json]] = []
+    as_normalized = True
+    for document in documents:
+        if not (as_normalized and _never_fires(document, normalizer)):
+            kept.append(document)
+        as_normalized = as_normalized and document["type"] not in _WRITES
+    return kept
+
+
 def _never_fires(document: Mapping[str, Json], normalizer: tuple[NormalizerStep, ...]) -> bool:
-    """A split on a literal that the normalizer always replaces (Gemma's on " ") does nothing and is left out."""
+    """Whether `document` splits on a literal that no normalized text contains; inverted, it splits on all the rest."""
     if document["type"] == "CharDelimiterSplit":
         return literal_never_occurs(str(document["delimiter"]), normalizer)
-    literal = document["pattern"].get("String", "") if document["type"] == "Split" else ""
-    return literal_never_occurs(str(literal), normalizer)
+    if document["type"] != "Split" or document.get("invert"):
+        return False
+    return literal_never_occurs(str(document["pattern"].get("String", "")), normalizer)
 
 
 def _check_mix(steps: tuple[NormalizerStep, ...]) -> None:
-    """Refuse normalizers whose steps feed each other in ways that the locality conditions don't cover."""
+    """Refuse to combine what reads more than one character at a time with anything else that acts.
+
+    Steps that write each character by itself make one such step together, whatever they write: each is judged by
+    what all of them make of it. Behind or before a step that composes, decomposes, reorders or looks for a longer
+    literal that is no judgement: it meets characters that no text contains, and moves what another one wrote.
+    """
     acting = [step for step in steps if step.kind != "prepend"]
-    if len(acting) > 1 and any(step.kind == "unicode" for step in acting):
-        _refuse("pipeline.mixed_normalizer", "a Unicode normalization form is combined with other normalizers")
-    if len(acting) > 1 and any(len(step.literal) > 1 for step in acting):
-        _refuse("pipeline.mixed_normalizer", "the replacement of a longer literal is combined with other normalizers")
+    mixed = [step.name for step in acting if not step.by_character] if len(acting) > 1 else []
+    if mixed:
+        _refuse(
+            "pipeline.mixed_normalizer", f"{mixed[0]}, which joins or moves characters, comes with another normalizer"
+        )
+
+
+def _check_first(pre_tokenizers: list[Mapping[str, Json]], normalizer: tuple[NormalizerStep, ...]) -> None:
+    """Refuse a Metaspace that prefixes the first piece only, where what is first isn't a matter of the text it sees.
+
+    The reference looks where its piece came from in the raw text: behind a normalizer that deletes the first
+    character, or joins it with the next, there is no first piece.
+    """
+    first = [d["type"] == "Metaspace" and _metaspace_scheme(d) == "first" for d in pre_tokenizers]
+    if any(first[1:]):
+        _refuse("pipeline.first_behind", "a Metaspace that prefixes the first piece only comes after another step")
+    kept = (len(step.literal) == 1 and len(str(step.document.get("content"))) == 1 for step in normalizer)
+    if any(first) and not all(kept):
+        _refuse("pipeline.first_normalized", "a Metaspace that prefixes the first piece only comes after a normalizer")
 
 
 def _refuse(code: str, what: str) -> NoReturn:

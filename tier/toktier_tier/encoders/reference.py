@@ -297,13 +297,23 @@ def _between_letters(splitter: Any) -> tuple[Bools, Bools]:
 
 @lru_cache(maxsize=64)
 def _images(document: str) -> tuple[str | None, ...]:
-    blank = {"version": "1.0", "added_tokens": [], "normalizer": json.loads(document), "model": BLANK_MODEL}
+    parsed = json.loads(document)
+    blank = {"version": "1.0", "added_tokens": [], "normalizer": parsed, "model": BLANK_MODEL}
     normalize = load_tokenizer(blank).normalizer.normalize_str
+    characters = [chr(point) for point in _POINTS]
+    found = list(map(normalize, characters)) if _replaces_longer(parsed) else _each(normalize, characters)
     images: list[str | None] = [None] * CODE_POINTS
-    for point, image in zip(_POINTS, _each(normalize, [chr(point) for point in _POINTS]), strict=True):
-        if image != chr(point):
+    for point, char, image in zip(_POINTS, characters, found, strict=True):
+        if image != char:
             images[point] = image
     return tuple(images)
+
+
+def _replaces_longer(normalizer: Any) -> bool:
+    """Whether a literal of several characters is replaced: it might lie across what keeps two texts apart."""
+    if normalizer["type"] == "Sequence":
+        return any(_replaces_longer(item) for item in normalizer["normalizers"])
+    return normalizer["type"] == "Replace" and len(normalizer["pattern"].get("String", "..")) > 1
 
 
 def _each(normalize: Callable[[str], str], texts: list[str]) -> list[str]:
