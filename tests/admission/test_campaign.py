@@ -14,6 +14,7 @@ from toktier_tier.admission import campaign
 from toktier_tier.admission.campaign import Admission, admit, derive_rule
 from toktier_tier.admission.compiled import Verdict, from_bytes
 from toktier_tier.admission.faults import ENCODER_FAULTS, plant_rule_fault
+from toktier_tier.core.proof import unavailable
 from toktier_tier.core.snapshot import SpecialTokenPolicy, parse_snapshot
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
 from toktier_tier.tokenizer import TierTokenizer
@@ -102,8 +103,29 @@ def test_the_report_reads_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", ["classes", "adjacency"])
-def test_a_planted_wrong_rule_is_rejected(kind: str) -> None:
+def test_a_planted_wrong_rule_is_rejected_by_the_proof(kind: str) -> None:
     found = run(tiny(kind), rule=plant_rule_fault(derive_rule(tiny(kind))))
+    assert (found.report.verdict, found.report.reason) == (Verdict.REJECTED, "rule.refuted")
+    assert found.compiled.rule.kind == "none"
+    assert not found.report.phases
+    proof = json.loads(found.report.to_json())["proof"]
+    assert proof["status"] == "refuted"
+    contradiction = proof["contradiction"]
+    assert contradiction["a"] + contradiction["b"] in contradiction["text"]
+    assert contradiction["confirmed"] is True
+
+
+def test_an_admitted_rule_is_proved_and_the_report_says_of_how_many_pairs() -> None:
+    proof = json.loads(admitted().report.to_json())["proof"]
+    assert (proof["kind"], proof["status"], proof["counts"]["unproved"]) == ("classes", "proved", 0)
+    assert proof["counts"]["claimed"] + proof["counts"]["missed"] == proof["counts"]["complete"] > 0
+
+
+@pytest.mark.parametrize("kind", ["classes", "adjacency"])
+def test_a_planted_wrong_rule_is_rejected_by_the_campaign_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "prove", lambda reference, rule: unavailable(rule.kind, "automaton.atomic", ""))
+    found = run(tiny(kind), rule=plant_rule_fault(derive_rule(tiny(kind))))
+    assert json.loads(found.report.to_json())["proof"]["reason"] == "automaton.atomic"
     assert (found.report.verdict, found.report.reason) == (Verdict.REJECTED, "campaign.divergence")
     assert found.compiled.rule.kind == "none"
     assert found.compiled.encoder == "reference"

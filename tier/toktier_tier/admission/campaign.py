@@ -4,10 +4,11 @@ Guarantees: the verdict is `Admitted` only if the rule and at least one encoder 
 every phase without one divergence, and every planted fault was caught by the very comparisons used. The same seed,
 budget and libraries give the same report: work is counted, not timed (`budget_s` is nominal).
 
-Phases: rule (split level and ID level), pipeline (added tokens and normalizer against the whole reference), then
-planted faults, and per candidate a probe of every code point, IDs, replayed sessions, and history; then the
-whole-file form of the candidate that serves (see `whole`), what serves with untrusted spans (see `trust`), and where
-there is a device, the GPU path around it (see `gpu`). The verdict on those stands by itself.
+Phases: the proof of the rule (see `core.proof`), rule (split level and ID level), pipeline (added tokens and
+normalizer against the whole reference), then planted faults, and per candidate a probe of every code point, IDs,
+replayed sessions, and history; then the whole-file form of the candidate that serves (see `whole`), what serves with
+untrusted spans (see `trust`), and where there is a device, the GPU path around it (see `gpu`). The verdict on those
+stands by itself.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from ..core.boundaries import BoundaryRule, derive_class_rule, no_rule
 from ..core.classes import ranges_of
 from ..core.errors import EncoderUnavailable, UnsupportedTokenizer
 from ..core.pipeline import Position
+from ..core.proof import Proof, prove_rule, unavailable
 from ..core.vocabulary import derive_adjacency_rule, longest_entry_chars
 from ..encoders.assemble import Cores, build_text_encoder, core_documents, settled_points
 from ..encoders.candidates import CANDIDATES, GPU_NAME, WHERE_NO_OTHER, build_candidate
 from ..encoders.gpu_device import Backend
-from ..encoders.reference import REFERENCE_VERSION, Reference, ReferenceProbe, class_members
+from ..encoders.reference import REFERENCE_VERSION, Reference, ReferenceProbe, class_members, pieces_of
 from ..encoders.snapshot_encoder import SnapshotEncoder
 from ..ports import Encoder, TextEncoder
 from .comparisons import (
@@ -85,6 +87,26 @@ def derive_rule(reference: Reference) -> BoundaryRule:
     return rule
 
 
+def prove(reference: Reference, rule: BoundaryRule) -> Proof:
+    """The proof that `rule` is right for this snapshot, or why there is none.
+
+    A contradiction's text is shown to the reference: whether its pieces left and right of the pair are others apart.
+    """
+    pipeline = reference.snapshot.pipeline
+    if pipeline is None:
+        return unavailable(rule.kind, "proof.no_pipeline", "the pipeline isn't modelled")
+    normalize = reference.normalizer(Position.TEXT_START) or str
+    model, tokens = reference.snapshot.model, reference.added_tokens()
+    proof = prove_rule(rule, pipeline, model, tokens, normalize, ReferenceProbe(reference))
+    found = proof.contradiction
+    if found is None or not found.text:
+        return proof
+    pieces, at = pieces_of(reference), found.position
+    apart = pieces(found.text[:at], Position.TEXT_START) + pieces(found.text[at:], Position.CONTINUATION)
+    confirmed = apart != pieces(found.text, Position.TEXT_START)
+    return replace(proof, contradiction=replace(found, confirmed=confirmed))
+
+
 def admit(
     reference: Reference,
     *,
@@ -109,6 +131,10 @@ def admit(
     campaign.probes = {} if probes is None else probes
     if rule.kind == "none":
         return _conclude(campaign, Verdict.REFERENCE_ONLY, rule.reason, {}, seed)
+    tell("rule: proof", 0.0)
+    campaign.proof = prove(reference, rule)
+    if campaign.proof.status == "refuted":
+        return _conclude(campaign, Verdict.REJECTED, campaign.proof.reason, {}, seed)
     campaign.settled = settled_points(reference)
     reference_cores = Cores(reference)
     encoder = build_text_encoder(reference, rule, reference_cores, settled=campaign.settled)
@@ -182,6 +208,7 @@ def _conclude(
     report = Report(
         snapshot=snapshot,
         rule=campaign.rule,
+        proof=campaign.proof,
         seed=seed,
         budget_s=campaign.budget_s,
         phases=tuple(campaign.phases),

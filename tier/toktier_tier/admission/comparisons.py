@@ -15,6 +15,7 @@ import numpy as np
 from ..core.boundaries import BoundaryRule
 from ..core.classes import Settled
 from ..core.pipeline import Position
+from ..core.proof import Proof
 from ..core.repair import Repairer, WitnessMismatch
 from ..core.session import SessionState
 from ..core.values import Patch
@@ -49,6 +50,7 @@ class Campaign:
     overlap_chars: int
     probes: ProbeCache = field(default_factory=dict)
     settled: Settled | None = None
+    proof: Proof | None = None
     pieces: Callable[[str, Position], list[Any]] | None = None
     phases: list[Phase] = field(default_factory=list)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.boundaries import BoundaryRule
+from ..core.proof import Proof
 from ..core.snapshot import Snapshot
 from .compiled import EncoderVerdict, TrustVerdict, Verdict
 
@@ -44,6 +45,7 @@ class Phase:
 class Report:
     snapshot: Snapshot
     rule: BoundaryRule
+    proof: Proof | None
     seed: int
     budget_s: float
     phases: tuple[Phase, ...]
@@ -97,6 +99,7 @@ class Report:
                     for s in self.rule.stages
                 ],
             },
+            "proof": self.proof.to_document() if self.proof is not None else None,
             "phases": [vars(phase) for phase in self.phases],
             "encoders": {
                 name: {

@@ -85,7 +85,7 @@ def compile_split(pipeline: Pipeline, probe: Probe) -> SplitAutomaton:
                 raise UnsupportedTokenizer("automaton.bytes_twice", f"{step.name} after {step.name}")
             behind_bytes = True
             continue
-        automaton = _automaton(step, probe, byte_characters() if behind_bytes else None)
+        automaton = step_automaton(step, probe, byte_characters() if behind_bytes else None)
         if step.source in only_matches and automaton.has_gaps:
             raise UnsupportedTokenizer("automaton.removes", f"{step.name} drops what its pattern doesn't match")
         stages.append(SplitStage(step.name, step.source, behind_bytes, automaton))
@@ -105,7 +105,12 @@ def _only_matches(pipeline: Pipeline) -> frozenset[str]:
     return frozenset(found)
 
 
-def _automaton(step: PreTokenizerStep, probe: Probe, alphabet: NDArray[np.uint32] | None) -> Automaton:
+def step_automaton(step: PreTokenizerStep, probe: Probe, alphabet: NDArray[np.uint32] | None) -> Automaton:
+    """The automaton of one cutting step, over all code points or over `alphabet` (ByteLevel's 256 characters).
+
+    Its pieces are those of `Isolated`, whatever the step then drops. Raises what `compile_pattern` raises,
+    `automaton.joins`, and `InvalidPattern`.
+    """
     if step.kind == "regex":
         pattern = parse(step.source)
         check_case_folding(pattern, probe)
@@ -116,9 +121,9 @@ def _automaton(step: PreTokenizerStep, probe: Probe, alphabet: NDArray[np.uint32
         accepts, questions = [_only(char) for char in step.source], []
         pattern = _joined(step, _pattern(Sequence(tuple(_atom(index) for index in range(len(accepts))))))
     else:
-        members = _only(step.source) if step.kind == "literal" else probe.predicate(step.source)
+        members = probe.predicate(step.source) if step.kind == "predicate" else _only(step.source)
         accepts, questions = [members, ~members], []
-        pattern = _one_character(step)
+        pattern = _one_character("next" if step.kind == "metaspace" else step.joins)
     accepts = [_over(alphabet, members) for members in accepts]
     questions = [Question(_over(alphabet, question.members), question.at_end) for question in questions]
     return compile_pattern(pattern, accepts, questions)
@@ -159,15 +164,15 @@ def _joined(step: PreTokenizerStep, pattern: Pattern) -> Pattern:
     raise UnsupportedTokenizer("automaton.joins", f"{step.name} merges longer matches with their neighbours")
 
 
-def _one_character(step: PreTokenizerStep) -> Pattern:
+def _one_character(joins: str) -> Pattern:
     """Atom 0 is the character that the step cuts at, atom 1 any other. Of a run of them, one joins its neighbour."""
     match, other = _atom(0), _atom(1)
     others = Repeat(other, 1, None, "greedy")
-    if step.joins == "previous":
+    if joins == "previous":
         return _pattern(Alternation((Sequence((Repeat(other, 0, None, "greedy"), match)), others)))
-    if step.joins == "next":
+    if joins == "next":
         return _pattern(Alternation((Sequence((match, Repeat(other, 0, None, "greedy"))), others)))
-    return _pattern(Repeat(match, 1, None, "greedy") if step.joins == "run" else match)
+    return _pattern(Repeat(match, 1, None, "greedy") if joins == "run" else match)
 
 
 def _question(assertion: Assertion, probe: Probe) -> Question:
