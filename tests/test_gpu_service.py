@@ -53,7 +53,7 @@ def admitted(version: str | None = None) -> EncoderVerdict:
 
 def opened(gpu: Gpu | None, compiled: CompiledSnapshot, folder: Path, **more: Any) -> TierTokenizer:
     save(compiled, folder)
-    return open_snapshot(tier().reference, compiled_dir=folder, workers=1, gpu=gpu, name="m", **more)
+    return open_snapshot(tier().reference.snapshot, compiled_dir=folder, workers=1, gpu=gpu, name="m", **more)
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +142,7 @@ def test_a_tokenizer_that_is_none_for_the_device_is_served_by_the_cpu(
     other = build_tier(tokenizer_json(telltale("ab▁ "), normalizer=replace(" ", "▁")))
     save(other.compiled, tmp_path)
     gpu = Gpu(TwinBackend(), required=True)
-    found = open_snapshot(other.reference, compiled_dir=tmp_path, workers=1, gpu=gpu)
+    found = open_snapshot(other.reference.snapshot, compiled_dir=tmp_path, workers=1, gpu=gpu)
     assert found.gpu is None
     assert found.encode("ab ba").tolist() == other.ids("ab ba")
     (event,) = events(caplog)
@@ -219,7 +219,7 @@ def test_a_device_without_a_verdict_is_examined_once_and_that_is_kept(tmp_path: 
     save(compiled_with(None), tmp_path)
     for _ in range(2):
         gpu = Gpu(TwinBackend(), threshold_chars=200, admission_s=3)
-        found = open_snapshot(tier().reference, compiled_dir=tmp_path, workers=1, gpu=gpu)
+        found = open_snapshot(tier().reference.snapshot, compiled_dir=tmp_path, workers=1, gpu=gpu)
         assert found.gpu is not None
         assert found.encode(TEXT).tolist() == tier().ids(TEXT)
     assert campaigns == [3]
@@ -246,7 +246,7 @@ def test_a_folder_that_cannot_be_written_costs_a_campaign_and_no_start(
 
     monkeypatch.setattr(app, "save", refuse)
     gpu = Gpu(TwinBackend(), threshold_chars=200)
-    assert open_snapshot(tier().reference, compiled_dir=tmp_path, workers=1, gpu=gpu).gpu is not None
+    assert open_snapshot(tier().reference.snapshot, compiled_dir=tmp_path, workers=1, gpu=gpu).gpu is not None
     assert len(events(caplog)) == 1
 
 

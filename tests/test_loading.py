@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from catalog import path_of
-from toktier_tier import app, loading
+from toktier_tier import app, cli, loading
+from toktier_tier.admission import apart
+from toktier_tier.admission.apart import Apart
 from toktier_tier.admission.compiled import EncoderVerdict, Verdict, save
-from toktier_tier.core.errors import InvalidRequest, StateCorrupt, StateError
+from toktier_tier.children import Limits
+from toktier_tier.core.errors import InvalidRequest, SnapshotNotFound, StateCorrupt, StateError, UnsupportedTokenizer
 from toktier_tier.core.snapshot import SpecialTokenPolicy
 from toktier_tier.findings import Finding, Findings
 from toktier_tier.loading import PROBE, Tokenizers, encodes_as_its_reference, load
@@ -21,7 +26,18 @@ from toktier_tier.settings import ShadowSettings, TierSettings, TokenizerSetting
 from toktier_tier.shadow.faults import plant_wrong_ids
 from toktier_tier.sources import load_files
 from toktier_tier.tokenizer import TierTokenizer
-from workshop import compile_with, family_reference, family_rule, family_tier, fresh_tokenizer
+from workshop import (
+    byte_level,
+    byte_telltale,
+    compile_with,
+    family_reference,
+    family_rule,
+    family_tier,
+    fresh_tokenizer,
+    normalizers,
+    replace,
+    tokenizer_json,
+)
 
 FAMILY = "gpt2-novelai"
 
@@ -106,7 +122,7 @@ def no_campaign(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a campaign was run")
 
-    monkeypatch.setattr(app, "admit", refuse)
+    monkeypatch.setattr(app, "admit_apart", refuse)
 
 
 @pytest.mark.usefixtures("no_campaign")
@@ -208,3 +224,119 @@ def test_a_share_of_wrong_ids_is_injected_only_where_faults_are_allowed(
     if lies:
         with pytest.raises(InvalidRequest):
             load(settings)
+
+
+# --- files that hurt --------------------------------------------------------------------------------------------
+
+PLANTED = (sys.executable, str(Path(__file__).parent / "admission" / "planted_worker.py"))
+SMALL = tokenizer_json(byte_telltale("ab e"), pre_tokenizer=byte_level())
+STACKED = tokenizer_json(
+    byte_telltale("ab e"),
+    pre_tokenizer=byte_level(),
+    normalizer=normalizers(*[replace("a", "a" * 10)] * 8),
+)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The processes that were started to try a file."""
+    found: list[Any] = []
+
+    class Counted(apart.Child):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            found.append(self)
+
+    monkeypatch.setattr(apart, "Child", Counted)
+    return found
+
+
+def in_file(folder: Path, data: bytes, name: str = "tokenizer.json") -> Path:
+    (folder / name).write_bytes(data)
+    return folder / name
+
+
+@pytest.mark.usefixtures("no_campaign")
+def test_what_is_known_needs_no_process_and_what_is_not_needs_one_once(tmp_path: Path, started: list[Any]) -> None:
+    tier = family_tier(FAMILY)
+    save(tier.compiled, tmp_path / "c")
+    opened(one(path_of(FAMILY), tmp_path / "c"))
+    assert started == []
+    document = json.loads(path_of(FAMILY).read_bytes())
+    other = in_file(tmp_path, json.dumps(document, indent=1).encode())  # the same tokenizer in other bytes
+    for _ in range(2):
+        assert opened(one(other, tmp_path / "c")).fingerprint == tier.compiled.fingerprint
+        assert len(started) == 1
+    plain = in_file(tmp_path, SMALL, "small.json")
+    for _ in range(2):
+        assert opened(one(plain, tmp_path / "c", "reference")).encode("ab e").tolist()
+        assert len(started) == 2
+
+
+def test_a_file_that_ends_the_process_is_refused_by_name_and_not_tried_again(
+    tmp_path: Path, started: list[Any]
+) -> None:
+    path, lethal = in_file(tmp_path, SMALL), (*PLANTED, "reference")
+    for memory_bytes, tries in ((1 << 30, 1), (1 << 30, 1), (1 << 29, 1), (1 << 31, 2)):
+        with pytest.raises(UnsupportedTokenizer) as caught:
+            app.open_tokenizer(path, compiled_dir=tmp_path / "c", apart=Apart(Limits(memory_bytes), lethal))
+        assert caught.value.code == "tokenizer.kills_process"
+        assert len(started) == tries
+    found = app.open_tokenizer(path, compiled_dir=tmp_path / "c", apart=Apart(Limits(1 << 32), PLANTED), workers=1)
+    assert found.encode("ab e").tolist() == found.reference.encode("ab e").tolist()
+
+
+def test_a_far_off_id_costs_the_candidates_only(tmp_path: Path) -> None:
+    model = byte_telltale("ab e")
+    model["vocab"]["aa"] = (1 << 32) - 2
+    path = in_file(tmp_path, tokenizer_json(model, pre_tokenizer=byte_level()))
+    for how, reason in (((), "encoder.sparse_ids: "), (("dense",), "encoder.killed_process: ")):
+        given = Apart(Limits(1 << 30), (*PLANTED, *how))
+        found = app.open_tokenizer(path, compiled_dir=tmp_path / reason, apart=given, workers=1)
+        assert found.compiled.encoders["gigatoken"].reason.startswith(reason)
+        assert found.encode("aab").tolist() == [(1 << 32) - 2, found.reference.id_of("b")]
+
+
+def test_a_file_that_is_refused_is_not_served_by_any_name_and_the_others_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(family_tier(FAMILY).compiled, tmp_path / "c")
+    bad = TokenizerSettings("bad", str(in_file(tmp_path, STACKED)), models=("a/bad",))
+    good = TokenizerSettings("good", str(path_of(FAMILY)))
+    settings = TierSettings((bad, good), compiled_dir=str(tmp_path / "c"), shadow=ShadowSettings(process=False))
+    registry = load(settings).registry
+    assert [each.name for each in registry] == ["good"]
+    for name in ("bad", "a/bad"):
+        with pytest.raises(SnapshotNotFound) as caught:
+            registry.find(name)
+        assert caught.value.code == "snapshot.refused"
+        assert "[tokenizer.text_growth]" in caught.value.message
+    with pytest.raises(SnapshotNotFound) as caught:
+        registry.find()  # two are asked for: the one that is left isn't meant by everybody
+    assert caught.value.code == "snapshot.name_required"
+    assert registry.find("good").name == "good"
+    assert any("bad isn't served: [tokenizer.text_growth]" in record.getMessage() for record in caplog.records)
+    with pytest.raises(UnsupportedTokenizer):
+        load(dataclasses.replace(settings, tokenizers=(bad,)))
+    with pytest.raises(InvalidRequest):
+        load(dataclasses.replace(settings, tokenizers=(bad, dataclasses.replace(good, models=("a/bad",)))))
+
+
+def test_the_command_line_refuses_by_code_or_gives_a_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(in_file(tmp_path, STACKED))
+    for command in ("admit", "explain"):
+        assert cli.main([command, path]) == 2
+        assert "tokenizer.text_growth" in capsys.readouterr().err
+    monkeypatch.setattr(Apart.__init__, "__defaults__", (None, (*PLANTED, "reference")))
+    in_file(tmp_path, SMALL)
+    for command in ("admit", "explain"):
+        assert cli.main([command, path, "--memory", "1GiB"]) == 2
+        assert "tokenizer.kills_process" in capsys.readouterr().err
+    monkeypatch.setattr(Apart.__init__, "__defaults__", (None, PLANTED))
+    given = ["admit", path, "--memory", "1024MiB", "--compiled", str(tmp_path / "c"), "--encoders", "gigatoken"]
+    assert cli.main([*given, "--report", str(tmp_path / "r.json")]) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["encoders"]["gigatoken"]["verdict"] == "Admitted"
+    with pytest.raises(SystemExit):
+        cli.main(["explain", path, "--memory", "much"])

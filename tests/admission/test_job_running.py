@@ -27,6 +27,7 @@ from toktier_tier.admission_job.running import run
 from toktier_tier.app import open_tokenizer
 from toktier_tier.cli import main
 from toktier_tier.core.errors import InvalidRequest
+from toktier_tier.core.snapshot import Snapshot
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
 from toktier_tier.sources import load_files
 from workshop import byte_level, byte_telltale, token, tokenizer_json
@@ -72,14 +73,14 @@ def campaigns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The same campaign isn't run twice in this module; the texts of each one's corpus, joined."""
     begun: list[str] = []
 
-    def admit(reference: Reference, **more: Any) -> Admission:
+    def admit(snapshot: Snapshot, **more: Any) -> Admission:
         begun.append("".join(more["corpus"]))
-        key = (reference.snapshot.fingerprint, tuple(more["candidates"]), begun[-1])
+        key = (snapshot.fingerprint, tuple(more["candidates"]), begun[-1])
         if key not in CAMPAIGNS:
-            CAMPAIGNS[key] = genuine_admit(reference, **more)
+            CAMPAIGNS[key] = genuine_admit(Reference(snapshot), **more)
         return CAMPAIGNS[key]
 
-    monkeypatch.setattr(running, "admit", admit)
+    monkeypatch.setattr(running, "admit_apart", admit)
     return begun
 
 
@@ -139,7 +140,7 @@ def test_a_pod_serves_by_what_the_job_found_without_a_campaign_of_its_own(
     (tmp_path / "snapshots").mkdir()
     monkeypatch.setenv("TOKTIER_BUNDLES", json.dumps({"gpt2-3": digest}))
     assert main(["snapshots", "unpack", str(tmp_path / "bundles"), str(tmp_path / "snapshots")]) == 0
-    monkeypatch.setattr(app, "admit", None)
+    monkeypatch.setattr(app, "admit_apart", None)
     home = tmp_path / "snapshots" / "gpt2-3"
     tokenizer = open_tokenizer(home / "snapshot", compiled_dir=home / "compiled", workers=1)
     assert tokenizer.fingerprint == result["fingerprint"]

@@ -13,7 +13,9 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +23,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from .admission.campaign import Admission, admit, derive_rule
+from .admission.apart import Apart, admit_apart, derive_apart
+from .admission.campaign import Admission, admit_gpu
 from .admission.compiled import Verdict, save
 from .admission.report import Report
+from .children import Limits
 from .core.boundaries import BoundaryRule
 from .core.errors import InvalidRequest, TierError
-from .core.snapshot import Snapshot, SpecialTokenPolicy
+from .core.snapshot import Snapshot, SpecialTokenPolicy, parse_snapshot
 from .encoders.candidates import CANDIDATES
 from .encoders.gpu_device import Backend
-from .encoders.reference import Reference, open_reference
+from .encoders.reference import REFERENCE_VERSION, Reference
 from .gpu_service import OFF, PREFERRED, REQUIRED, open_gpu
 from .settings import load_settings
 from .sources import default_cache_dir, load_source
@@ -81,6 +85,13 @@ def _parser() -> argparse.ArgumentParser:
     for command in (explain, admitting):
         command.add_argument("source", help=SOURCE_HELP)
         command.add_argument(
+            "--memory",
+            type=_bytes,
+            default=0,
+            metavar="8GiB",
+            help="what the process may take that tries the file (default 8GiB, or most of what is free)",
+        )
+        command.add_argument(
             "--policy",
             choices=[policy.value for policy in SpecialTokenPolicy],
             default=SpecialTokenPolicy.NONE.value,
@@ -115,17 +126,30 @@ def _seconds(text: str) -> float:
     return float(found[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}[found[2]]
 
 
-def _open(arguments: argparse.Namespace) -> Reference:
-    return open_reference(load_source(arguments.source).data, SpecialTokenPolicy(arguments.policy))
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+)(MiB|GiB)?", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount of memory such as 6GiB")
+    return int(found[1]) << {"MiB": 20, "GiB": 30, None: 0}[found[2]]
+
+
+def _parse(arguments: argparse.Namespace) -> Snapshot:
+    data, policy = load_source(arguments.source).data, SpecialTokenPolicy(arguments.policy)
+    return parse_snapshot(data, reference_version=REFERENCE_VERSION, policy=policy)
+
+
+def _apart(arguments: argparse.Namespace) -> Apart:
+    return Apart(Limits(arguments.memory))
 
 
 # --- explain --------------------------------------------------------------------------------------------------
 
 
 def _explain(arguments: argparse.Namespace, console: Console) -> int:
-    reference = _open(arguments)
-    print_snapshot(reference.snapshot, console)
-    print_rule(derive_rule(reference), console)
+    snapshot = _parse(arguments)
+    rule = derive_apart(snapshot, _apart(arguments))
+    print_snapshot(snapshot, console)
+    print_rule(rule, console)
     return 0
 
 
@@ -207,11 +231,12 @@ def _admit(arguments: argparse.Namespace, console: Console) -> int:
     files = sorted(arguments.corpus.glob("*.txt")) if arguments.corpus else []
     corpus = [path.read_text(errors="replace") for path in files]
     started = time.monotonic()
-    reference = _open(arguments)
+    snapshot = _parse(arguments)
     gpu = open_gpu(arguments.gpu)
     admission = run_with_progress(
         console,
-        reference,
+        snapshot,
+        apart=_apart(arguments),
         budget_s=arguments.budget,
         seed=arguments.seed,
         candidates=names,
@@ -230,15 +255,35 @@ def _admit(arguments: argparse.Namespace, console: Console) -> int:
 
 def run_with_progress(
     console: Console,
-    reference: Reference,
+    snapshot: Snapshot,
     *,
+    apart: Apart,
     budget_s: float,
     seed: int,
     candidates: Sequence[str] = tuple(CANDIDATES),
     corpus: Sequence[str] = (),
     gpu: Backend | None = None,
 ) -> Admission:
-    """`admit`, with a bar per phase on a terminal."""
+    """`admit_apart`, with a bar per phase on a terminal; the GPU path is tried here, once the file has been."""
+    with _progress_bar(console) as tell:
+        admission = admit_apart(
+            snapshot,
+            budget_s=budget_s,
+            seed=seed,
+            candidates=candidates,
+            corpus=corpus,
+            progress=tell,
+            apart=apart,
+        )
+        if gpu is None or admission.compiled.verdict is not Verdict.ADMITTED:
+            return admission
+        compiled = admit_gpu(Reference(snapshot), admission.compiled, gpu, budget_s=budget_s, seed=seed, progress=tell)
+    report = replace(admission.report, encoders=compiled.encoders, compiled_digest=compiled.digest)
+    return Admission(report, compiled)
+
+
+@contextmanager
+def _progress_bar(console: Console) -> Iterator[Callable[[str, float], None]]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not sys.stdout.isatty()) as bar:
         task = bar.add_task("start", total=1.0)
@@ -246,9 +291,7 @@ def run_with_progress(
         def tell(phase: str, done: float) -> None:
             bar.update(task, description=phase, completed=done)
 
-        return admit(
-            reference, budget_s=budget_s, seed=seed, candidates=candidates, corpus=corpus, progress=tell, gpu=gpu
-        )
+        yield tell
 
 
 def print_report(report: Report, console: Console) -> None:

@@ -16,10 +16,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from .admission.apart import Apart
+from .admission.apart_worker import PROBE
 from .app import open_snapshot
-from .core.errors import InvalidRequest, InvalidTokenizer, StateCorrupt
-from .core.snapshot import SpecialTokenPolicy
-from .encoders.reference import Reference, open_reference
+from .children import Limits
+from .core.errors import (
+    InvalidPattern,
+    InvalidRequest,
+    InvalidTokenizer,
+    StateCorrupt,
+    TierError,
+    UnsupportedTokenizer,
+)
+from .core.snapshot import Snapshot, SpecialTokenPolicy, parse_snapshot
+from .encoders.reference import REFERENCE_VERSION
 from .engine.chat_files import load_chat_template
 from .engine.chat_template import ChatRenderer, Server
 from .findings import Findings
@@ -36,7 +46,6 @@ from .shadow.verifier import Verifier
 from .sources import default_cache_dir, load_files, load_source
 from .tokenizer import TierTokenizer
 
-PROBE = "def hello(name):\n    return f'Hi {name}, naïve 中文 🙂!'  # 12345\r\n\n\n  <|im_start|>user\n" * 8
 log = logging.getLogger("toktier")
 
 
@@ -65,26 +74,28 @@ class Tokenizers:
 
     def open(self, each: TokenizerSettings) -> TierTokenizer:
         """Raises `StateCorrupt` (`snapshot.mismatch`) for another tokenizer than `each` tells, and what
-        `open_reference` and `open_snapshot` raise."""
+        `parse_snapshot` and `open_snapshot` raise."""
         data = _data_of(each)
         key = (hashlib.sha256(data).hexdigest(), each.special_tokens)
         found = self._opened.get(key)
         if found is None:
-            found = self._opened[key] = self._open(each, open_reference(data, each.special_tokens))
+            snapshot = parse_snapshot(data, reference_version=REFERENCE_VERSION, policy=each.special_tokens)
+            found = self._opened[key] = self._open(each, snapshot)
         _check_fingerprint(each, found.fingerprint)
         return found
 
-    def _open(self, each: TokenizerSettings, reference: Reference) -> TierTokenizer:
+    def _open(self, each: TokenizerSettings, snapshot: Snapshot) -> TierTokenizer:
         settings = self._settings
-        _check_fingerprint(each, reference.snapshot.fingerprint)  # before a campaign is run on it
+        _check_fingerprint(each, snapshot.fingerprint)  # before a campaign is run on it
         given = each.compiled_dir or settings.compiled_dir
         found = open_snapshot(
-            reference,
+            snapshot,
             compiled_dir=Path(given) if given else default_cache_dir() / "compiled",
             unadmitted=settings.unadmitted,
             budget_s=settings.admission_s,
             gpu=self._gpu,
             name=each.name,
+            apart=Apart(Limits(settings.admission_memory_bytes)),
         )
         if not encodes_as_its_reference(found):
             if found.quarantine():
@@ -133,18 +144,31 @@ def encodes_as_its_reference(tokenizer: TierTokenizer) -> bool:
 
 
 def load(settings: TierSettings) -> Loaded:
-    """Takes seconds to minutes. Raises the coded errors of sources, snapshots and templates."""
+    """Takes seconds to minutes. Raises the coded errors of sources, snapshots and templates.
+
+    A tokenizer whose file is refused isn't served, and the others are: requests for it get `snapshot.refused`. If all
+    are refused, the first one's error is raised.
+    """
     findings = Findings()
+    refused: dict[TokenizerSettings, TierError] = {}
     tokenizers, verifiers = Tokenizers(settings, findings), _Verifiers(settings, findings)
     served: list[Served] = []
     admissions: dict[str, TierTokenizer] = {}
     for each in settings.tokenizers:
-        tokenizer = tokenizers.open(each)
+        try:
+            tokenizer = tokenizers.open(each)
+        except (InvalidTokenizer, UnsupportedTokenizer, InvalidPattern) as error:
+            log.error("tokenizer %s isn't served: %s", each.name, error)
+            refused[each] = error
+            continue
         if each.admission and admissions.setdefault(each.admission, tokenizer) is not tokenizer:
             raise InvalidRequest("settings.value", f"admission {each.admission} is of two snapshots")
         served.append(_served(settings, each, tokenizer, verifiers, served))
-    registry = Registry(served)
-    found = {each.name: _renderer(each, registry) for each in settings.tokenizers if each.chat_template}
+    if not served:
+        raise next(iter(refused.values()))
+    registry = Registry(served, {name: error for each, error in refused.items() for name in (each.name, *each.models)})
+    templates = [each for each in settings.tokenizers if each.chat_template and each not in refused]
+    found = {each.name: _renderer(each, registry) for each in templates}
     renderers = {name: renderer for name, renderer in found.items() if renderer is not None}
     return Loaded(registry, renderers, verifiers.by_name, admissions, findings)
 

@@ -330,6 +330,8 @@ class KubernetesSettings:
 class TierSettings:
     """unadmitted: what becomes of a tokenizer without a compiled snapshot that fits: `admit` (a campaign is run here,
     of `admission_s`), `reference` (the reference alone serves it), `refuse` (`snapshot.unadmitted`, nothing is served).
+    admission_memory_bytes: what the process may take in which a tokenizer is tried that isn't known yet; 0: 8 GiB, or
+    most of the memory that is free.
     """
 
     tokenizers: tuple[TokenizerSettings, ...]
@@ -337,6 +339,7 @@ class TierSettings:
     http: str = "127.0.0.1:8080"
     compiled_dir: str = ""
     admission_s: float = 10.0
+    admission_memory_bytes: int = 0
     unadmitted: str = ADMIT
     threads: int = 4
     waiting: int = 256

@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from .admission.compiled import CompiledSnapshot, Verdict
 from .core.errors import StateCorrupt
 from .core.repair import Repairer, TemplateIds
+from .core.snapshot import Snapshot
 from .core.trust import NO_SPANS, Spans, check_spans
 from .core.values import check_text
 from .encoders.assemble import Cores, build_text_encoder
@@ -48,7 +49,7 @@ class TierTokenizer:
         pool: ThreadPoolExecutor | None = None,
         accelerate: Accelerate | None = None,
     ) -> None:
-        check_fit(reference, compiled)
+        check_fit(reference.snapshot, compiled)
         self.reference, self.compiled = reference, compiled
         self.fingerprint = compiled.fingerprint
         self.template = TemplateIds(reference.prefix_ids, reference.suffix_ids)
@@ -152,9 +153,8 @@ class TierTokenizer:
         return counts
 
 
-def check_fit(reference: Reference, compiled: CompiledSnapshot) -> None:
+def check_fit(snapshot: Snapshot, compiled: CompiledSnapshot) -> None:
     """Raises `StateCorrupt` (`compiled.*`) unless `compiled` was made for this snapshot and these libraries."""
-    snapshot = reference.snapshot
     if compiled.fingerprint != snapshot.fingerprint:
         raise StateCorrupt("compiled.fingerprint", "the compiled snapshot is another tokenizer's")
     if compiled.reference_version != snapshot.reference_version:

@@ -1,7 +1,8 @@
 """The campaign of one Job: from its request to what it found, as files in its working folder.
 
 Guarantees: whatever can be said by a code is a result of its own (`Failed`), so that the Job succeeds and the operator
-decides; only what the machine did (no memory, no disk, a defect here) ends it otherwise. `result.json` is written last
+decides; only what the machine did (no memory, no disk, a defect here) ends it otherwise. That goes for a file that ends
+the process it is tried in, too: the campaign runs in one of its own. `result.json` is written last
 and by rename: where it is, the others are whole.
 
 The bytes that a campaign was run on are the bytes in the bundle.
@@ -17,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..admission.campaign import admit
+from ..admission.apart import admit_apart, load_apart
 from ..core.errors import InvalidRequest, TierError
-from ..core.snapshot import SpecialTokenPolicy
+from ..core.snapshot import Snapshot, SpecialTokenPolicy, parse_snapshot
 from ..encoders.candidates import CANDIDATES
-from ..encoders.reference import REFERENCE_VERSION, Reference, open_reference
+from ..encoders.reference import REFERENCE_VERSION, Reference
 from ..sources import TokenizerFiles, load_files
 from ..sources.cache import write_by_rename
 from .bundle import REPORT, bundle_files, joined, pack, tokenizer_files, unpack
@@ -83,9 +84,9 @@ def _run(request: AdmissionRequest) -> _Found:
     ):
         return _Found("Unchanged", rest)
     corpus = _corpus(request.corpora)
-    reference = open_reference(files.tokenizer, request.policy)
-    admission = admit(
-        reference,
+    snapshot = _snapshot(files, request.policy)
+    admission = admit_apart(
+        snapshot,
         budget_s=request.budget_s,
         seed=request.seed,
         candidates=request.encoders,
@@ -94,7 +95,7 @@ def _run(request: AdmissionRequest) -> _Found:
     )
     report = admission.report.to_json()
     bundle = pack(bundle_files(files, admission.compiled, report))
-    diff = None if request.previous is None else _diff(request, files, reference, corpus)
+    diff = None if request.previous is None else _diff(request, files, snapshot, corpus)
     if isinstance(diff, SnapshotDiff):
         report = json.dumps({**json.loads(report), "diff": diff.to_report()}, indent=1, sort_keys=True) + "\n"
     rest |= campaign_document(admission, files)
@@ -119,6 +120,10 @@ def _load(request: AdmissionRequest) -> TokenizerFiles:
     return load_files(request.source_path or request.source_spec)
 
 
+def _snapshot(files: TokenizerFiles, policy: SpecialTokenPolicy) -> Snapshot:
+    return parse_snapshot(files.tokenizer, reference_version=REFERENCE_VERSION, policy=policy)
+
+
 def _corpus(folders: Sequence[Path]) -> list[str]:
     """The texts of `*.txt` in the folders, in the order of their names; empty ones are left out."""
     texts: list[str] = []
@@ -138,20 +143,21 @@ def _corpus(folders: Sequence[Path]) -> list[str]:
 
 
 def _diff(
-    request: AdmissionRequest, files: TokenizerFiles, after: Reference, corpus: Sequence[str]
+    request: AdmissionRequest, files: TokenizerFiles, after: Snapshot, corpus: Sequence[str]
 ) -> SnapshotDiff | dict[str, Any]:
     """A previous bundle that can't be read costs the diff, not the admission."""
     assert request.previous is not None
     try:
         content = unpack(joined(request.previous))
         old = tokenizer_files(content, "previous")
-        before = open_reference(old.tokenizer, SpecialTokenPolicy(json.loads(content[REPORT])["snapshot"]["policy"]))
+        before = _snapshot(old, SpecialTokenPolicy(json.loads(content[REPORT])["snapshot"]["policy"]))
+        load_apart(before)  # another image has admitted it, by other libraries
         changed = [
             name
             for name in sorted(old.files.keys() | files.files.keys())
             if old.files.get(name) != files.files.get(name)
         ]
-        return compare(before, after, files=changed, seed=request.seed, corpus=corpus)
+        return compare(Reference(before), Reference(after), files=changed, seed=request.seed, corpus=corpus)
     except (TierError, ValueError, KeyError, TypeError) as error:
         reason = error.code if isinstance(error, TierError) else "bundle.bad_archive"
         log.warning("no diff: %s", error)

@@ -77,6 +77,8 @@ def build_candidate(name: str, document: Mapping[str, Any]) -> Encoder:
         return CANDIDATES[name](document)
     except KeyError:
         raise EncoderUnavailable("encoder.unknown", f"no encoder is called {name!r}") from None
+    except EncoderUnavailable:
+        raise
     except ImportError as error:
         raise EncoderUnavailable("encoder.not_installed", f"{name} isn't installed: {error}") from error
     except BaseException as error:  # Rust panics aren't Exceptions

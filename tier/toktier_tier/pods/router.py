@@ -55,7 +55,7 @@ BEFORE_S = 30.0
 """For how long after a change of the ring the owners before it are asked too."""
 OTHERS_S = 10.0
 """For how long a pod that has another snapshot isn't asked for this one: each time, the text would be sent in vain."""
-_NOT_BY_THAT = frozenset({OTHER_SNAPSHOT, "snapshot.not_found"})
+_NOT_BY_THAT = frozenset({OTHER_SNAPSHOT, "snapshot.not_found", "snapshot.refused"})
 """Answers of a pod that hasn't the snapshot which this one has."""
 MOST_BEFORE = 4
 """Changes that are remembered, the last ones."""

@@ -9,19 +9,15 @@ the next call starts a new process.
 
 from __future__ import annotations
 
-import struct
-import subprocess
 import sys
 import threading
-from contextlib import suppress
 
 import numpy as np
 
+from ..children import Child
 from ..core.snapshot import Snapshot
 from ..core.values import Ids
 from . import apart_worker
-
-SIZE = struct.Struct("<Q")
 
 
 class ReferenceLost(Exception):
@@ -33,7 +29,7 @@ class ReferenceApart:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._data = snapshot.data
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self._closed = threading.Event()
         self._starting = threading.Lock()
         self.started = 0
@@ -59,13 +55,12 @@ class ReferenceApart:
         if self._process is not None:
             self._end(self._process)
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> Child:
         with self._starting:
             if self._closed.is_set():
                 raise ReferenceLost("closed")
-            command = [sys.executable, "-m", apart_worker.__name__]
             try:
-                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                process = Child([sys.executable, "-m", apart_worker.__name__])
             except OSError as error:
                 raise ReferenceLost(repr(error)) from None
             self._process = process
@@ -77,27 +72,14 @@ class ReferenceApart:
             raise ReferenceLost(repr(error)) from None
         return process
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
+    def _end(self, process: Child) -> None:
         self._process = None
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            with suppress(OSError):
-                assert pipe is not None
-                pipe.close()
+        process.end()
 
 
-def _ask(process: subprocess.Popen[bytes], data: bytes) -> bytes | None:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(SIZE.pack(len(data)))
-    process.stdin.write(data)
-    process.stdin.flush()
-    head = process.stdout.read(1 + SIZE.size)
-    if len(head) < 1 + SIZE.size:
-        raise EOFError
-    (size,) = SIZE.unpack(head[1:])
-    body = process.stdout.read(size)
-    if len(body) < size:
-        raise EOFError
-    return body if head[0] == apart_worker.ENCODED else None
+def _ask(process: Child, data: bytes) -> bytes | None:
+    process.send(data)
+    answer = process.receive()
+    assert answer is not None  # it is waited for
+    kind, body = answer
+    return body if kind == apart_worker.ENCODED else None
