@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ from catalog import path_of
 from toktier_tier import app, cli, loading
 from toktier_tier.admission import apart
 from toktier_tier.admission.apart import Apart
-from toktier_tier.admission.compiled import EncoderVerdict, Verdict, save
+from toktier_tier.admission.compiled import CompiledSnapshot, EncoderVerdict, Verdict, save
 from toktier_tier.children import Limits
 from toktier_tier.core.errors import InvalidRequest, SnapshotNotFound, StateCorrupt, StateError, UnsupportedTokenizer
 from toktier_tier.core.snapshot import SpecialTokenPolicy
+from toktier_tier.encoders.candidates import GPU_NAME
 from toktier_tier.findings import Finding, Findings
 from toktier_tier.loading import PROBE, Tokenizers, encodes_as_its_reference, load
 from toktier_tier.settings import ShadowSettings, TierSettings, TokenizerSettings
@@ -329,14 +331,33 @@ def test_the_command_line_refuses_by_code_or_gives_a_verdict(
     for command in ("admit", "explain"):
         assert cli.main([command, path]) == 2
         assert "tokenizer.text_growth" in capsys.readouterr().err
-    monkeypatch.setattr(Apart.__init__, "__defaults__", (None, (*PLANTED, "reference")))
+    monkeypatch.setattr(apart, "COMMAND", (*PLANTED, "reference"))
     in_file(tmp_path, SMALL)
     for command in ("admit", "explain"):
         assert cli.main([command, path, "--memory", "1GiB"]) == 2
         assert "tokenizer.kills_process" in capsys.readouterr().err
-    monkeypatch.setattr(Apart.__init__, "__defaults__", (None, PLANTED))
+    monkeypatch.setattr(apart, "COMMAND", PLANTED)
     given = ["admit", path, "--memory", "1024MiB", "--compiled", str(tmp_path / "c"), "--encoders", "gigatoken"]
     assert cli.main([*given, "--report", str(tmp_path / "r.json")]) == 0
     assert json.loads((tmp_path / "r.json").read_text())["encoders"]["gigatoken"]["verdict"] == "Admitted"
     with pytest.raises(SystemExit):
         cli.main(["explain", path, "--memory", "much"])
+
+
+def test_the_command_line_tries_the_gpu_path_on_what_was_admitted_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def admit_gpu(reference: Any, compiled: CompiledSnapshot, backend: str, **_: Any) -> CompiledSnapshot:
+        assert reference.encode_text("ab").tolist()
+        verdict = EncoderVerdict(GPU_NAME, backend, Verdict.ADMITTED)
+        return dataclasses.replace(compiled, encoders={**compiled.encoders, GPU_NAME: verdict})
+
+    monkeypatch.setattr(cli, "open_gpu", lambda mode: SimpleNamespace(backend=f"device, {mode}"))
+    monkeypatch.setattr(cli, "admit_gpu", admit_gpu)
+    monkeypatch.setattr(apart, "COMMAND", PLANTED)
+    path, report = str(in_file(tmp_path, SMALL)), tmp_path / "r.json"
+    given = ["admit", path, "--memory", "1GiB", "--compiled", str(tmp_path / "c"), "--report", str(report)]
+    assert cli.main([*given, "--encoders", "gigatoken", "--gpu", "required"]) == 0
+    told = json.loads(report.read_text())
+    assert told["encoders"][GPU_NAME]["version"] == "device, required"
+    assert (tmp_path / "c" / f"{told['compiled']}.compiled.json").exists()

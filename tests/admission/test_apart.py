@@ -126,6 +126,17 @@ def test_a_file_on_which_the_reference_ends_the_process_is_refused_by_name() -> 
         assert "SIGABRT" in caught.value.message
 
 
+def test_a_template_that_repeats_the_text_without_end_is_refused_by_name() -> None:
+    again = [{"Sequence": {"id": "A", "type_id": 0}}] * 100_000
+    pair = [*again[:1], {"Sequence": {"id": "B", "type_id": 0}}]
+    template = {"type": "TemplateProcessing", "single": again, "pair": pair, "special_tokens": {}}
+    data = tokenizer_json(byte_telltale("ab e"), pre_tokenizer=byte_level(), post_processor=template)
+    with pytest.raises(UnsupportedTokenizer) as caught:
+        load_apart(parse_snapshot(data, reference_version=REFERENCE_VERSION), planted(memory_bytes=400 << 20))
+    assert caught.value.code == "tokenizer.kills_process"
+    assert "419,430,400 bytes" in caught.value.message
+
+
 def test_a_process_that_somebody_else_ends_says_nothing_about_the_file() -> None:
     with pytest.raises(EnvironmentFault) as caught:
         load_apart(small(), planted("outside"))

@@ -31,14 +31,15 @@ from .comparisons import Progress
 from .transfer import unpack_admission, unpack_rule
 
 KILLS_PROCESS = "tokenizer.kills_process"
+COMMAND = (sys.executable, "-m", worker.__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """What the child may do, and the command that it runs."""
+    """What the child may do, and the command that it runs: by default `COMMAND`."""
 
     limits: Limits = field(default_factory=Limits)
-    command: Sequence[str] = (sys.executable, "-m", worker.__name__)
+    command: Sequence[str] = ()
 
 
 class ChildFailed(RuntimeError):
@@ -146,7 +147,7 @@ def _run(
 
 def _answer(apart: Apart, descriptor: int, messages: Sequence[bytes], progress: Progress | None) -> tuple[int, bytes]:
     try:
-        child = Child(apart.command, alone=True, pass_fds=(descriptor,))
+        child = Child(apart.command or COMMAND, alone=True, pass_fds=(descriptor,))
     except OSError as error:
         raise EnvironmentFault("admission.no_process", f"no process can be started: {error.strerror}") from None
     try:
