@@ -20,6 +20,7 @@ from toktier_tier.admission.report import Phase, Report
 from toktier_tier.core.boundaries import no_rule
 from toktier_tier.core.errors import EncoderUnavailable
 from toktier_tier.core.pipeline import Position
+from toktier_tier.core.proof.result import unavailable
 from toktier_tier.encoders import candidates as apart_candidates
 from toktier_tier.encoders.assemble import core_documents
 from toktier_tier.encoders.reference import Reference
@@ -134,10 +135,21 @@ def short_campaign(reference: Reference, *, candidates: Sequence[str], progress:
         trust=trust,
     )
     phases = (Phase("text", len(candidates)),)
-    return Admission(
-        Report(snapshot, rule, 1, 0.0, phases, verdicts, Verdict.ADMITTED, "", serving, trust, compiled.digest),
-        compiled,
+    report = Report(
+        snapshot=snapshot,
+        rule=rule,
+        proof=unavailable("none", "x", ""),
+        seed=1,
+        budget_s=0.0,
+        phases=phases,
+        encoders=verdicts,
+        verdict=Verdict.ADMITTED,
+        reason="",
+        encoder=serving,
+        trust=trust,
+        compiled_digest=compiled.digest,
     )
+    return Admission(report, compiled)
 
 
 def main() -> None:

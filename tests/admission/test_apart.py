@@ -17,8 +17,9 @@ import pytest
 from toktier_tier.admission.apart import Apart, ChildFailed, admit_apart, derive_apart, load_apart
 from toktier_tier.admission.campaign import Admission, admit, derive_rule
 from toktier_tier.admission.compiled import EncoderVerdict, Verdict
+from toktier_tier.admission.transfer import pack_admission, unpack_admission
 from toktier_tier.children import Child, Ended, Limits, cpu_seconds, free_bytes
-from toktier_tier.core.errors import EnvironmentFault, InvalidTokenizer, UnsupportedTokenizer
+from toktier_tier.core.errors import EnvironmentFault, InvalidTokenizer, StateCorrupt, UnsupportedTokenizer
 from toktier_tier.core.snapshot import Snapshot, parse_snapshot
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
 from workshop import byte_level, byte_telltale, tokenizer_json
@@ -57,9 +58,26 @@ def test_it_finds_what_an_admission_in_this_process_finds_and_tells_how_far_it_i
     here = admit(Reference(small()), **options)
     assert found.report.to_json() == here.report.to_json()
     assert found.compiled.to_bytes() == here.compiled.to_bytes()
+    assert found.report == here.report
     assert told[0] == "load"
     assert {"rule: splits", "done"} <= set(told)
     assert derive_apart(small()) == derive_rule(Reference(small()))
+
+
+def test_a_report_is_what_was_sent_or_nothing_and_no_message_makes_anything_else() -> None:
+    found = admitted("gigatoken", "aborts")
+    rule, compiled, rest = pack_admission(found)
+    again = unpack_admission(small(), (rule, compiled, rest))
+    assert (again.report, again.compiled) == (found.report, found.compiled)
+    for other in (
+        rest.replace(b'"seed": 1', b'"seed": 2'),
+        rest.replace(b'"toktier_tier.admission.report", "Phase"', b'"subprocess", "Popen"'),
+        rest.replace(b'"toktier_tier.admission.report", "Phase"', b'"toktier_tier.children", "Child"'),
+    ):
+        assert other != rest
+        with pytest.raises(StateCorrupt) as caught:
+            unpack_admission(small(), (rule, compiled, other))
+        assert caught.value.code == "admission.transfer"
 
 
 def test_what_the_reference_refuses_is_refused_with_its_code() -> None:
