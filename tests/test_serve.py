@@ -33,7 +33,17 @@ from toktier_tier.loading import Loaded, load
 from toktier_tier.settings import TierSettings, load_settings
 from toktier_tier.transport.interface import SERVICE
 from toktier_tier.transport.status import Unauthenticated
-from workshop import compile_with, family_reference, family_rule, family_tier
+from workshop import (
+    byte_level,
+    byte_telltale,
+    compile_with,
+    family_reference,
+    family_rule,
+    family_tier,
+    normalizers,
+    replace,
+    tokenizer_json,
+)
 
 FAMILY = "gpt2-novelai"
 
@@ -95,6 +105,37 @@ def test_a_tier_serves_until_it_is_told_to_stop(tmp_path: Path, compiled_dir: Pa
         _, told = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "Traceback" not in told
+
+
+def test_a_file_that_is_refused_is_told_by_name_and_the_others_are_served(tmp_path: Path, compiled_dir: Path) -> None:
+    bombs = normalizers(*[replace("a", "a" * 10)] * 8)
+    bad = tmp_path / "bad.json"
+    bad.write_bytes(tokenizer_json(byte_telltale("ab"), normalizer=bombs, pre_tokenizer=byte_level()))
+    grpc_port, http = free_port(), free_port()
+    settings = {
+        "grpc": f"127.0.0.1:{grpc_port}",
+        "http": f"127.0.0.1:{http}",
+        "compiled_dir": str(compiled_dir),
+        "tokenizers": [{"name": "bad", "source": str(bad)}, {"name": "good", "source": str(path_of(FAMILY))}],
+    }
+    process = start(settings, tmp_path)
+    try:
+        wait_until_ready(process, http)
+        answers = {
+            name: httpx.post(
+                f"http://127.0.0.1:{http}/tokenize", json={"prompt": "Hello", "model": name}, trust_env=False
+            )
+            for name in ("good", "bad")
+        }
+        assert answers["good"].json()["tokens"] == family_tier(FAMILY).ids("Hello")
+        assert answers["bad"].status_code == 404
+        assert "snapshot.refused" in answers["bad"].text
+        assert "tokenizer.text_growth" in answers["bad"].text
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "tokenizer bad isn't served: [tokenizer.text_growth]" in told
 
 
 def test_wrong_ids_that_are_planted_are_found_and_served_right_from_then_on(tmp_path: Path, compiled_dir: Path) -> None:

@@ -19,7 +19,7 @@ from .errors import InvalidPattern, UnsupportedTokenizer
 from .pattern import Alternation, Assertion, Atomic, Node, Repeat, Sequence, parse
 
 Json = Any
-MAX_GROWTH = 64
+MAX_GROWTH = 128
 BERT_GROWTH = 3
 """Spaces before and after a Chinese character."""
 BYTES_GROWTH = 4
