@@ -26,7 +26,7 @@ from toktier_tier.admission_job.request import read_request
 from toktier_tier.admission_job.running import run
 from toktier_tier.app import open_tokenizer
 from toktier_tier.cli import main
-from toktier_tier.core.errors import InvalidRequest
+from toktier_tier.core.errors import EnvironmentFault, InvalidRequest, UnsupportedTokenizer
 from toktier_tier.core.snapshot import Snapshot
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
 from toktier_tier.sources import load_files
@@ -236,6 +236,23 @@ def test_whatever_has_a_code_is_a_result(more: Json, code: str, tmp_path: Path) 
     assert (result["outcome"], result["error"]["code"], result["bundle"]) == ("Failed", code, None)
     assert result["error"]["message"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "result.json"]
+
+
+@pytest.mark.parametrize("code", ["tokenizer.kills_process", "admission.process_killed"])
+def test_a_file_that_ends_the_campaigns_process_is_a_result_and_a_machine_that_does_is_none(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def admit(*_: Any, **__: Any) -> Admission:
+        kind = UnsupportedTokenizer if code.startswith("tokenizer.") else EnvironmentFault
+        raise kind(code, "the process ended")
+
+    monkeypatch.setattr(running, "admit_apart", admit)
+    if code.startswith("tokenizer."):
+        assert ran(tmp_path, source=small(tmp_path / "a"))["error"]["code"] == code
+        return
+    with pytest.raises(EnvironmentFault):
+        ran(tmp_path, source=small(tmp_path / "a"))
+    assert not (tmp_path / "result.json").exists()
 
 
 def test_a_tokenizer_without_a_rule_is_bundled_all_the_same(tmp_path: Path) -> None:

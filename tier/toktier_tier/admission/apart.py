@@ -31,6 +31,13 @@ from .comparisons import Progress
 from .transfer import unpack_admission, unpack_rule
 
 KILLS_PROCESS = "tokenizer.kills_process"
+NO_PROCESS, PROCESS_FAILED, PROCESS_KILLED = (
+    "admission.no_process",
+    "admission.process_failed",
+    "admission.process_killed",
+)
+MACHINE_FAULTS = frozenset((NO_PROCESS, PROCESS_FAILED, PROCESS_KILLED))
+"""Codes that say nothing about the file."""
 COMMAND = (sys.executable, "-m", worker.__name__)
 
 
@@ -149,7 +156,7 @@ def _answer(apart: Apart, descriptor: int, messages: Sequence[bytes], progress: 
     try:
         child = Child(apart.command or COMMAND, alone=True, pass_fds=(descriptor,))
     except OSError as error:
-        raise EnvironmentFault("admission.no_process", f"no process can be started: {error.strerror}") from None
+        raise EnvironmentFault(NO_PROCESS, f"no process can be started: {error.strerror}") from None
     try:
         with suppress(BrokenPipeError):  # then it has ended, and how is found out below
             child.send(*messages)
@@ -166,9 +173,9 @@ def _answer(apart: Apart, descriptor: int, messages: Sequence[bytes], progress: 
 
 def _tell_end(ended: Ended, memory_bytes: int, mark: bytes) -> NoReturn:
     if ended.how == "killed":
-        raise EnvironmentFault("admission.process_killed", f"the process that tries a tokenizer {ended}") from None
+        raise EnvironmentFault(PROCESS_KILLED, f"the process that tries a tokenizer {ended}") from None
     if ended.how == "exit":
-        raise EnvironmentFault("admission.process_failed", f"the process that tries a tokenizer {ended}") from None
+        raise EnvironmentFault(PROCESS_FAILED, f"the process that tries a tokenizer {ended}") from None
     candidate = mark[: worker.MARK_BYTES].rstrip(b"\0").decode()
     raise _Died(_in_words(ended.how, ended.why, memory_bytes), candidate, bool(mark[worker.MARK_BYTES])) from None
 

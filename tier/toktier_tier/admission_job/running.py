@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..admission.apart import admit_apart, load_apart
+from ..admission.apart import MACHINE_FAULTS, admit_apart, load_apart
 from ..core.errors import InvalidRequest, TierError
 from ..core.snapshot import Snapshot, SpecialTokenPolicy, parse_snapshot
 from ..encoders.candidates import CANDIDATES
@@ -48,12 +48,17 @@ class _Found:
 
 
 def run(request: AdmissionRequest, work: Path) -> dict[str, Any]:
-    """The result, which then lies in `work`, beside report.json and bundle.tar.gz where there was a campaign."""
+    """The result, which then lies in `work`, beside report.json and bundle.tar.gz where there was a campaign.
+
+    Raises `EnvironmentFault` (`admission.*`) where the machine ended the campaign's process, not the file.
+    """
     started = _now()
     error: TierError | None = None
     try:
         found = _run(request)
     except TierError as caught:
+        if caught.code in MACHINE_FAULTS:
+            raise
         log.warning("run %s failed: %s", request.id, caught)
         error, found = caught, _Found("Failed", {})
     result = result_document(
