@@ -229,12 +229,21 @@ sys.stdin.read()
     assert child.receive(0.01) is None
     threading.Timer(0.2, child.end).start()
     with pytest.raises((Ended, ValueError)):
-        child.progressing(Limits())
+        child.progressing(Limits(), 1 << 30)
     child.end()
     until = time.monotonic() + 60
     while _alive(int(answer[1])):
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def test_a_kernel_that_lets_a_child_take_more_is_helped_out() -> None:
+    script = "import time; taken = bytearray(700 << 20); time.sleep(600)"  # not confined
+    child = Child([sys.executable, "-c", script], alone=True)
+    with pytest.raises(Ended) as caught:
+        child.progressing(Limits(), 100 << 20)
+    assert caught.value.how == "memory"
+    assert not _alive(child.pid)
 
 
 def test_memory_that_may_be_taken_is_what_is_free_at_most() -> None:

@@ -28,6 +28,8 @@ DEFAULT_MEMORY_BYTES = 8 << 30
 SHARE_OF_FREE = 0.9
 FILE_BYTES = 1 << 30
 """Files in memory aren't private: what a child writes is bounded too."""
+SHARED_BYTES = 512 << 20
+"""Of libraries' code and the like, which counts as resident and isn't private."""
 POLL_S = 0.2
 READ_BYTES = 1 << 20
 ERROR_BYTES = 4_096
@@ -166,8 +168,11 @@ class Child:
         del self._read[: head + size]
         return kind, body
 
-    def progressing(self, limits: Limits) -> tuple[int, bytes]:
-        """The next answer. Raises `Ended`, also where `limits` end it; the child is gone then."""
+    def progressing(self, limits: Limits, memory_bytes: int) -> tuple[int, bytes]:
+        """The next answer. Raises `Ended`, also where it was ended for what it took; the child is gone then.
+
+        It keeps to `memory_bytes` by itself (see `confine`): that is looked at for kernels that don't see to it.
+        """
         since, spent_s = time.monotonic(), cpu_seconds(self.pid)
         while True:
             try:
@@ -176,6 +181,9 @@ class Child:
                 raise self._ended() from None
             if found is not None:
                 return found
+            if resident_bytes(self.pid) > memory_bytes + SHARED_BYTES:
+                self.end()
+                raise Ended("memory", "took more memory than it is allowed")
             if cpu_seconds(self.pid) - spent_s > limits.stall_cpu_s or time.monotonic() - since > limits.stall_s:
                 self.end()
                 raise Ended("stalled", f"made no progress in {limits.stall_cpu_s:g} s of processor time")
@@ -222,6 +230,14 @@ def cpu_seconds(pid: int) -> float:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return 0.0
+
+
+def resident_bytes(pid: int) -> int:
+    """What of a process lies in memory; 0 where that isn't known."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def free_bytes() -> int:

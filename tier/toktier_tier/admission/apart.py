@@ -142,7 +142,7 @@ def _run(
         messages = (json.dumps(task).encode(), snapshot.data, json.dumps(list(corpus)).encode())
         with mmap.mmap(descriptor, worker.SHARED_BYTES) as mark:
             try:
-                kind, body = _answer(apart, descriptor, messages, progress)
+                kind, body = _answer(apart, memory_bytes, descriptor, messages, progress)
                 if kind == worker.NO_MEMORY:
                     raise Ended("memory", "")
             except Ended as ended:
@@ -152,7 +152,13 @@ def _run(
     return _outcome(kind, body)
 
 
-def _answer(apart: Apart, descriptor: int, messages: Sequence[bytes], progress: Progress | None) -> tuple[int, bytes]:
+def _answer(
+    apart: Apart,
+    memory_bytes: int,
+    descriptor: int,
+    messages: Sequence[bytes],
+    progress: Progress | None,
+) -> tuple[int, bytes]:
     try:
         child = Child(apart.command or COMMAND, alone=True, pass_fds=(descriptor,))
     except OSError as error:
@@ -161,7 +167,7 @@ def _answer(apart: Apart, descriptor: int, messages: Sequence[bytes], progress: 
         with suppress(BrokenPipeError):  # then it has ended, and how is found out below
             child.send(*messages)
         while True:
-            kind, body = child.progressing(apart.limits)
+            kind, body = child.progressing(apart.limits, memory_bytes)
             if kind != worker.PROGRESS:
                 return kind, body
             if progress is not None:
