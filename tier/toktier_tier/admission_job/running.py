@@ -155,14 +155,16 @@ def _diff(
     try:
         content = unpack(joined(request.previous))
         old = tokenizer_files(content, "previous")
-        before = _snapshot(old, SpecialTokenPolicy(json.loads(content[REPORT])["snapshot"]["policy"]))
+        told = json.loads(content[REPORT])["snapshot"]
+        before = _snapshot(old, SpecialTokenPolicy(told["policy"]))
         load_apart(before)  # another image has admitted it, by other libraries
         changed = [
             name
             for name in sorted(old.files.keys() | files.files.keys())
             if old.files.get(name) != files.files.get(name)
         ]
-        return compare(Reference(before), Reference(after), files=changed, seed=request.seed, corpus=corpus)
+        rest: dict[str, Any] = {"files": changed, "seed": request.seed, "corpus": corpus}
+        return compare(Reference(before), Reference(after), **rest, release=str(told["reference"]))
     except (TierError, ValueError, KeyError, TypeError) as error:
         reason = error.code if isinstance(error, TierError) else "bundle.bad_archive"
         log.warning("no diff: %s", error)
