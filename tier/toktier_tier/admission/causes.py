@@ -79,16 +79,21 @@ class Cause:
 
 
 class Causes:
-    """For one tokenizer.json, whose `truncation` and `padding` are off, and two releases that both take it."""
+    """For one tokenizer.json, whose `truncation` and `padding` are off, and two releases that both take it.
 
-    def __init__(self, document: Mapping[str, Any], before: Release, after: Release) -> None:
-        self._document, self._releases = document, (before, after)
+    whole   their `encode` of that file
+    """
+
+    def __init__(
+        self, document: Mapping[str, Any], before: Release, after: Release, whole: tuple[Encode, Encode]
+    ) -> None:
+        self._document, self._releases, self._whole = document, (before, after), whole
 
     def of(self, text: str) -> Cause:
         """The cause for a text that differs; best of a text from which nothing can be left out."""
         refusing = [
             release.version
-            for release, encode in zip(self._releases, self._whole or (), strict=True)
+            for release, encode in zip(self._releases, self._whole, strict=True)
             if outcome(encode, text) is None
         ]
         if refusing:
@@ -167,10 +172,6 @@ class Causes:
         """General categories, then what the file's own patterns ask for."""
         named = _PROPERTY.findall(json.dumps(self._document["pre_tokenizer"]).replace("\\\\", "\\"))
         return [*CATEGORIES, *(name for name in dict.fromkeys(named) if name not in CATEGORIES)]
-
-    @cached_property
-    def _whole(self) -> _Both:
-        return self._both(self._document)
 
     @cached_property
     def _without_tokens(self) -> _Both:

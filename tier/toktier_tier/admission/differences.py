@@ -121,7 +121,8 @@ def release_differences(
             found.append(Differences(before.name, other.name, encode, 0, ()))
             continue
         pair = _Pair(base, encode)
-        groups = _grouped(pair, Causes(plain, before, other), _minimal_texts(pair, blocks, expected))
+        causes = Causes(plain, before, other, (base, encode))
+        groups = _grouped(pair, causes, _minimal_texts(pair, blocks, expected))
         found.append(Differences(before.name, other.name, "", sum(map(len, blocks)), groups))
     return found
 
