@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from toktier_tier.core.added_tokens import MAX_ADDED_TOKENS
 from toktier_tier.core.errors import InvalidTokenizer, TierError, UnsupportedTokenizer
+from toktier_tier.core.numbers import Number
 from toktier_tier.core.snapshot import MAX_NESTING, Snapshot, SpecialTokenPolicy, parse_snapshot
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
 from workshop import (
@@ -188,11 +190,39 @@ def test_reference_version_policy_and_chat_template_count() -> None:
     assert len(set(prints)) == len(prints)
 
 
-def test_the_post_processor_counts_under_the_template_policy_only() -> None:
-    bare = changed(setting("post_processor", None))
-    assert parse(bare).fingerprint == parse(small()).fingerprint
-    template = SpecialTokenPolicy.TEMPLATE
-    assert parse(bare, policy=template).fingerprint != parse(small(), policy=template).fingerprint
+@pytest.mark.parametrize("policy", SpecialTokenPolicy)
+def test_the_post_processor_counts_but_for_what_acts_on_offsets_only(policy: SpecialTokenPolicy) -> None:
+    """A template that names the text twice doubles its IDs, special tokens or not."""
+
+    def fingerprint(post_processor: Json) -> str:
+        return parse(changed(setting("post_processor", post_processor)), policy=policy).fingerprint
+
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    once = {"type": "TemplateProcessing", "single": [text], "pair": [text, text], "special_tokens": {}}
+    roberta = {"type": "RobertaProcessing", "sep": ["a", 0], "cls": ["b", 1], "trim_offsets": True}
+    assert fingerprint(None) != fingerprint(once) != fingerprint({**once, "single": [text, text]})
+    assert fingerprint({"type": "Sequence", "processors": [once]}) != fingerprint(
+        {"type": "Sequence", "processors": []}
+    )
+    assert fingerprint(roberta) == fingerprint({**roberta, "trim_offsets": False})
+    assert fingerprint(roberta) != fingerprint({**roberta, "cls": ["b", 2]})
+    inside = [{"type": "Sequence", "processors": [{**byte_level(), "trim_offsets": trim}]} for trim in (True, False)]
+    assert fingerprint(inside[0]) == fingerprint(inside[1])
+
+
+def test_numbers_count_by_their_text() -> None:
+    """The reference reads the first two as different numbers, Python as the same; it drops what no component knows."""
+    prints = []
+    for text in (b"-3.1415926535897932384", b"-3.1415926535897932385", b"-3.14"):
+        scored = json.dumps({**small(), "model": unigram({"<unk>": 0.0, "a": -1.5})}).encode()
+        component = json.dumps(changed(setting("normalizer.normalizers.1.weight", -1.5))).encode()
+        prints += [parse(data.replace(b"-1.5", text)).fingerprint for data in (scored, component)]
+    assert len(set(prints)) == 6
+
+
+def test_a_number_keeps_its_text_through_pickling() -> None:
+    number = pickle.loads(pickle.dumps(Number("-1.50")))
+    assert (number, number.text) == (-1.5, "-1.50")
 
 
 def test_truncation_and_padding_are_stripped_with_a_note_and_in_deed() -> None:

@@ -46,4 +46,4 @@ def test_gaps_that_real_files_have_are_no_reason(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(candidates, "CANDIDATES", {"any": Built})
     unigrams = json.loads(tokenizer_json(unigram({"<unk>": 0.0, "a": -1.0})))
     for fine in (document(), document(bound(ENTRIES)), document(None, 60_000), unigrams):
-        assert build_candidate("any", fine).given is fine  # type: ignore[attr-defined]
+        assert build_candidate("any", fine).given == fine  # type: ignore[attr-defined]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,6 @@ from toktier_tier.encoders.assemble import settled_points
 from toktier_tier.encoders.reference import (
     APART_CHARS,
     REFERENCE_VERSION,
-    CoreReference,
     Reference,
     ReferenceProbe,
     character_tests,
@@ -32,10 +33,12 @@ from toktier_tier.encoders.reference import (
 from workshop import (
     GENERAL,
     bpe,
+    build_tier,
     byte_level,
     byte_telltale,
     examples,
     family_reference,
+    metaspace,
     sample_text,
     split,
     telltale,
@@ -238,11 +241,61 @@ def test_a_core_is_the_reference_for_ordinary_normalized_text(family: str) -> No
     reference = family_reference(family)
     pipeline = reference.snapshot.pipeline
     assert pipeline is not None
-    document = core_document(reference.snapshot, pipeline.pre_tokenizer_documents[Position.TEXT_START])
-    core = CoreReference(document)
+    core = reference.core(pipeline.pre_tokenizer_documents[Position.TEXT_START])
     for text in ("", "a", "Hello world\n\n  12345 it's", "中文 한글 \U0001f600"):
         normalize = reference.normalizer(Position.TEXT_START)
         assert core.encode(normalize(text) if normalize else text).tolist() == reference.encode_text(text).tolist()
+
+
+def two_readings(count: int) -> list[str]:
+    """Texts of numbers that the reference reads otherwise than Python does."""
+    chooser = random.Random(0)
+    texts = [f"-{chooser.randint(3, 9)}.{chooser.randint(0, 10**18):018d}" for _ in range(40 * count)]
+    read = scores_of(reference_of(scored_json(texts)).tokenizer)
+    return [text for text, score in zip(texts, read, strict=True) if score != float(text)][:count]
+
+
+def scored_json(texts: list[str]) -> bytes:
+    names = [f"<{at}>" for at in range(len(texts))]
+    data = tokenizer_json(unigram({"<unk>": 0.0, **dict.fromkeys(names, -1.0)}), pre_tokenizer=metaspace())
+    for text in texts:
+        data = data.replace(b"-1.0", text.encode(), 1)
+    return data
+
+
+def scores_of(tokenizer: Any) -> list[float]:
+    return [score for _, score in json.loads(tokenizer.to_str())["model"]["vocab"]][1:]
+
+
+def test_cores_share_the_model_that_was_loaded_from_the_bytes_of_the_file() -> None:
+    texts = two_readings(20)
+    assert len(texts) == 20
+    reference = reference_of(scored_json(texts))
+    scores = scores_of(reference.tokenizer)
+    assert scores != [float(text) for text in texts]
+    core = reference.core(metaspace())
+    assert scores_of(core._tokenizer) == scores
+    ranked = reference_of(tokenizer_json(bpe("abc", [("a", "b")])))
+    core = ranked.core(split("c"))
+    ranked.tokenizer.model.ignore_merges = True  # no copy: what changes the one changes the other
+    assert core._tokenizer.model.ignore_merges
+
+
+def test_what_is_loaded_from_a_document_has_the_numbers_of_the_file() -> None:
+    reference = reference_of(scored_json(two_readings(20)))
+    written = core_document(reference.snapshot, metaspace())
+    assert scores_of(load_tokenizer(written)) == scores_of(reference.tokenizer)
+
+
+def test_equal_paths_fall_as_in_the_reference() -> None:
+    """One word against its two halves, which weigh exactly as much: in the file's numbers, not in Python's."""
+    texts = two_readings(40)
+    scores = scores_of(reference_of(scored_json(texts)).tokenizer)
+    text, score = next((text, score) for text, score in zip(texts, scores, strict=True) if score > float(text))
+    pieces = {"<unk>": -20.0, "a": score / 2, "b": score / 2, "ab": -1.0}
+    data = tokenizer_json(unigram(pieces), pre_tokenizer=split("[ab]+")).replace(b"-1.0", text.encode())
+    tier = build_tier(data)
+    assert tier.encoded("ab") == tier.ids("ab")
 
 
 def test_pieces_are_the_pre_tokenizers_or_ids_where_it_has_no_part() -> None:
@@ -261,6 +314,41 @@ def test_the_policy_decides_about_template_tokens_and_nothing_else() -> None:
     text = "Hello<|eot_id|> world"
     assert template.encode(text).tolist() == [128000, *bare.encode(text).tolist()]
     assert template.encode_text(text).tolist() == bare.encode_text(text).tolist() == bare.encode(text).tolist()
+
+
+A, B = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+CLS = {"SpecialToken": {"id": "c", "type_id": 0}}
+
+
+def template(*pieces: Any) -> Any:
+    tokens = {"c": {"id": "c", "ids": [2], "tokens": ["c"]}}
+    return {"type": "TemplateProcessing", "single": pieces, "pair": [A, B], "special_tokens": tokens}
+
+
+@pytest.mark.parametrize(
+    ("post_processor", "copies", "modelled"),
+    [
+        (None, 1, True),
+        (byte_level(), 1, True),
+        (template(CLS, A, CLS), 1, True),
+        ({"type": "Sequence", "processors": [byte_level(), template(CLS, A)]}, 1, True),
+        ({"type": "BertProcessing", "sep": ["b", 1], "cls": ["c", 2]}, 1, True),
+        (template(A, A), 2, False),
+        (template(CLS, A, CLS, A), 2, False),
+        (template(CLS), 0, False),
+        ({"type": "Sequence", "processors": [template(CLS, A), template(A, A)]}, 2, False),
+    ],
+)
+def test_a_post_processor_that_changes_ids_without_special_tokens_is_followed(
+    post_processor: Any, copies: int, modelled: bool
+) -> None:
+    data = tokenizer_json(bpe("abc"), pre_tokenizer=split("a|b"), post_processor=post_processor)
+    tier = build_tier(data)
+    assert tier.ids("ab") == [0, 1] * copies
+    assert (tier.reference.snapshot.pipeline is not None) == modelled
+    for text in ("", "ab", "aabb" * APART_CHARS):
+        assert tier.tokenizer.encode(text).tolist() == tier.ids(text)
+        assert tier.reference.encode(text).tolist() == tier.reference.encode_text_apart(text).tolist() == tier.ids(text)
 
 
 def test_added_tokens_come_with_the_ids_that_the_reference_gave_them() -> None:

@@ -2,7 +2,8 @@
 
 Guarantees: `parse_snapshot` either returns a snapshot whose fields have the types the rest of the core relies on,
 or raises a coded error in bounded time and memory; two files get the same fingerprint only if nothing that can
-change an ID differs (layout of the JSON, `decoder`, offsets options, truncation and padding don't count).
+change an ID differs (layout of the JSON, `decoder`, the post-processor's offsets options, truncation and padding don't
+count; numbers that aren't integers count by their text, since parsers differ on what they are).
 
 It doesn't know whether the reference accepts the file: `encoders.reference` asks.
 """
@@ -19,11 +20,13 @@ from typing import Any, NoReturn
 from .added_tokens import MAX_ADDED_TOKENS, AddedToken
 from .errors import InvalidTokenizer, TierError, UnsupportedTokenizer
 from .growth import check_growth
+from .numbers import Number, number_texts
 from .pipeline import Pipeline, parse_pipeline
+from .post_processor import check_post_processor, deciding_ids
 
 MAX_FILE_BYTES = 192 << 20
 MAX_NESTING = 64
-FINGERPRINT_FORMAT = "toktier-snapshot/1"
+FINGERPRINT_FORMAT = "toktier-snapshot/2"
 
 
 class SpecialTokenPolicy(Enum):
@@ -108,6 +111,7 @@ def parse_snapshot(
     check_growth(normalizer, pre_tokenizer)
     pipeline, unsupported = None, None
     try:
+        check_post_processor(post_processor)
         pipeline = parse_pipeline(normalizer, pre_tokenizer)
     except UnsupportedTokenizer as error:
         unsupported = error
@@ -121,12 +125,21 @@ def parse_snapshot(
         "policy": policy.value,
         "normalizer": normalizer,
         "pre_tokenizer": pre_tokenizer,
-        "post_processor": post_processor if policy is SpecialTokenPolicy.TEMPLATE else None,
+        "post_processor": deciding_ids(post_processor),
         "model": model,
         "added_tokens": [
             [t.id, t.content, t.special, t.normalized, t.lstrip, t.rstrip, t.single_word] for t in added_tokens
         ],
         "chat_template": hashlib.sha256(chat_template).hexdigest() if chat_template is not None else None,
+        "numbers": [
+            number_texts(value)
+            for value in (
+                normalizer,
+                pre_tokenizer,
+                post_processor,
+                model["vocab"] if model["type"] == "Unigram" else None,
+            )
+        ],
     }
     return Snapshot(
         data=data,
@@ -170,7 +183,7 @@ def _load_json(data: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise InvalidTokenizer("tokenizer.not_utf8", "not UTF-8", offset_bytes=error.start) from error
     try:
-        document = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        document = json.loads(text, object_pairs_hook=_unique_keys, parse_float=Number, parse_constant=_no_constant)
     except TierError:
         raise
     except (ValueError, RecursionError) as error:

@@ -17,6 +17,7 @@ import numpy as np
 from ..core.errors import EncoderUnavailable
 from ..ports import Encoder, Ids
 from . import tokenizers_one
+from .documents import candidate_document
 from .tokenizers_one import TokenizersOne
 
 GPU_NAME = "toktier-kernels"
@@ -71,8 +72,10 @@ SPARSE_FACTOR, SPARSE_SPARE = 4, 65_536
 
 def build_candidate(name: str, document: Mapping[str, Any]) -> Encoder:
     """Raises `EncoderUnavailable` if the library isn't installed, refuses the tokenizer, or would take memory for IDs
-    that aren't there (`encoder.sparse_ids`: an ID of 2**32 - 2 makes gigatoken end the process)."""
+    that aren't there (`encoder.sparse_ids`: an ID of 2**32 - 2 makes gigatoken end the process), and what
+    `candidate_document` raises."""
     check_dense(document)
+    document = candidate_document(document)
     try:
         return CANDIDATES[name](document)
     except KeyError:

@@ -23,6 +23,7 @@ from ..core.errors import InvalidPattern, InvalidText, InvalidTokenizer, Unsuppo
 from ..core.pipeline import Position
 from ..core.snapshot import Snapshot, SpecialTokenPolicy, parse_snapshot
 from ..ports import Ids
+from .documents import exact_json
 
 REFERENCE_VERSION = f"tokenizers=={metadata.version('tokenizers')}"
 EMPTY: Ids = np.empty(0, dtype=np.uint32)
@@ -33,7 +34,7 @@ BLANK_MODEL = {"type": "BPE", "vocab": {}, "merges": []}
 
 def load_tokenizer(document: dict[str, Any]) -> Any:
     """A `tokenizers.Tokenizer` of `document`; raises `InvalidTokenizer` with the reference's own words."""
-    return _load_text(json.dumps(document, ensure_ascii=False))
+    return _load_text(exact_json(document))
 
 
 def _load_text(text: str) -> Any:
@@ -47,8 +48,15 @@ def _load_text(text: str) -> Any:
         ) from None
 
 
+def load_component(section: str, document: Any) -> Any:
+    """The `normalizer` or `pre_tokenizer` of `document` by itself."""
+    blank = {"version": "1.0", "added_tokens": [], section: document, "model": BLANK_MODEL}
+    return getattr(load_tokenizer(blank), section)
+
+
 def core_document(snapshot: Snapshot, pre_tokenizer: Any) -> dict[str, Any]:
-    """The tokenizer that is left once added tokens, normalizer and template are taken care of elsewhere."""
+    """The tokenizer.json that is left once added tokens, normalizer and template are taken care of: for candidates. The
+    reference's own cores share its model instead (`Reference.core`)."""
     return {
         **snapshot.document(),
         "added_tokens": [],
@@ -102,13 +110,19 @@ def offsets_of(tokenizer: Any, text: str) -> list[tuple[int, tuple[int, int]]]:
 
 
 class CoreReference:
-    """The reference behind the encoder protocol: ordinary, already normalized text at one position."""
+    """The reference behind the encoder protocol: ordinary, already normalized text at one position.
+
+    model    of the tokenizer that was loaded from the file's own bytes. It is shared, not copied: no number and no
+             option is read a second time, and a core costs no memory beside what its pre-tokenizer takes.
+    """
 
     name = "reference"
     version = REFERENCE_VERSION
 
-    def __init__(self, document: dict[str, Any]) -> None:
-        self._tokenizer = load_tokenizer(document)
+    def __init__(self, model: Any, pre_tokenizer: Any) -> None:
+        self._tokenizer = tokenizers.Tokenizer(model)
+        if pre_tokenizer is not None:
+            self._tokenizer.pre_tokenizer = load_component("pre_tokenizer", pre_tokenizer)
 
     def encode(self, text: str) -> Ids:
         return encode_text_of(self._tokenizer, text)
@@ -129,13 +143,13 @@ class Reference:
         self._cores: WeakValueDictionary[str, CoreReference] = WeakValueDictionary()
 
     def core(self, pre_tokenizer: Any) -> CoreReference:
-        """What `core_document` describes. It holds no state: those who use it at the same time share one object, since
-        loading one takes a second or two.
+        """What is left of the reference for normalized text without added tokens: pre-tokenizer and model. It holds no
+        state, so those who use it at the same time share one object.
         """
         name = json.dumps(pre_tokenizer)
         found = self._cores.get(name)
         if found is None:
-            found = self._cores[name] = CoreReference(core_document(self.snapshot, pre_tokenizer))
+            found = self._cores[name] = CoreReference(self.tokenizer.model, pre_tokenizer)
         return found
 
     def encode(self, text: str) -> Ids:
@@ -164,8 +178,7 @@ class Reference:
         document = pipeline.normalizer_documents[position] if pipeline else self.snapshot.normalizer
         if document is None:
             return None
-        blank = {"version": "1.0", "added_tokens": [], "normalizer": document, "model": BLANK_MODEL}
-        normalize: Callable[[str], str] = load_tokenizer(blank).normalizer.normalize_str
+        normalize: Callable[[str], str] = load_component("normalizer", document).normalize_str
         return normalize
 
     @cached_property
@@ -216,18 +229,17 @@ def pieces_of(reference: Reference) -> Callable[[str, Position], list[Any]]:
     pipeline = reference.snapshot.pipeline
     assert pipeline is not None
     whole = not any(step.cuts and step.kind != "bytes" for step in pipeline.pre_tokenizer)
-    tokenizers_: list[Any] = []
-    for position in Position:
-        document = core_document(reference.snapshot, pipeline.pre_tokenizer_documents[position])
-        tokenizers_.append(load_tokenizer(document if whole else {**document, "model": BLANK_MODEL}))
+    documents = [pipeline.pre_tokenizer_documents[position] for position in Position]
+    cores = [reference.core(document) for document in documents] if whole else []
+    cutters = [load_component("pre_tokenizer", document) for document in documents] if not whole else []
     normalizers_ = [reference.normalizer(position) for position in Position]
 
     def pieces(text: str, position: Position) -> list[Any]:
-        normalize, tokenizer = normalizers_[position], tokenizers_[position]
+        normalize = normalizers_[position]
         normalized = normalize(text) if normalize is not None else text
         if whole:
-            return list(tokenizer.encode(normalized, add_special_tokens=False).ids)
-        return [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalized)]
+            return list(cores[position].encode(normalized).tolist())
+        return [piece for piece, _ in cutters[position].pre_tokenize_str(normalized)]
 
     return pieces
 
@@ -298,8 +310,7 @@ def _between_letters(splitter: Any) -> tuple[Bools, Bools]:
 @lru_cache(maxsize=64)
 def _images(document: str) -> tuple[str | None, ...]:
     parsed = json.loads(document)
-    blank = {"version": "1.0", "added_tokens": [], "normalizer": parsed, "model": BLANK_MODEL}
-    normalize = load_tokenizer(blank).normalizer.normalize_str
+    normalize = load_component("normalizer", parsed).normalize_str
     characters = [chr(point) for point in _POINTS]
     found = list(map(normalize, characters)) if _replaces_longer(parsed) else _each(normalize, characters)
     images: list[str | None] = [None] * CODE_POINTS
