@@ -130,9 +130,11 @@ class Engine:
         tokenize = Route("/v1/tokenize", self._tokenize, methods=["POST"])
         self.app = Starlette(routes=[*routes, tokenize, Route("/v1/models", self._models)])
         self.tokenized: Callable[[list[dict[str, Any]]], Any] = lambda messages: None
+        self.encoded: Callable[[list[str]], Any] = lambda texts: None
 
     async def _tokenize(self, request: Request) -> Response:
-        found = self.tokenized(json.loads(await request.body())["messages"])
+        asked = json.loads(await request.body())
+        found = self.tokenized(asked["messages"]) if "messages" in asked else self.encoded(asked["prompt"])
         return JSONResponse({"tokens": found}) if found is not None else JSONResponse({"error": "x"}, 400)
 
     async def _models(self, request: Request) -> Response:

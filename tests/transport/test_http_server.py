@@ -23,7 +23,7 @@ from toktier_tier.engine.upstreams import EngineEvent, Timeouts, Upstreams
 from toktier_tier.sessions.registry import Registry, Served
 from toktier_tier.sessions.service import SessionService
 from toktier_tier.telemetry import Telemetry
-from toktier_tier.transport.agreement import agrees
+from toktier_tier.transport.agreement import agrees, agrees_on_texts
 from toktier_tier.transport.http_server import HttpServer
 from toktier_tier.transport.prompts import Prompts
 from toktier_tier.transport.tenants import ANONYMOUS_TENANT
@@ -463,6 +463,46 @@ def test_the_engine_is_asked_whether_it_makes_the_same_of_chats(
             await engine.aclose()
 
     assert asyncio.run(ask()) is expected
+
+
+@pytest.mark.parametrize("wrong", [None, "</s>", " ", "Hello"], ids=["the same", "a token", "blanks", "any text"])
+def test_the_engine_is_asked_whether_it_makes_the_same_of_texts(server: Running, wrong: str | None) -> None:
+    def encoded(texts: list[str]) -> list[list[int]]:
+        assert len(set(texts)) == len(texts) >= 6
+        return [[*server.tier.ids(text), *([0] if wrong is not None and wrong in text else [])] for text in texts]
+
+    async def ask(*urls: str) -> bool | None:
+        engine = SGLangHttp(Upstreams(urls), timeouts=TIMEOUTS)
+        try:
+            return await agrees_on_texts(server.prompts, engine, "some/model", ANONYMOUS_TENANT)
+        finally:
+            await engine.aclose()
+
+    assert asyncio.run(ask(server.upstream)) is None  # it doesn't say
+    server.engine.encoded = encoded
+    assert asyncio.run(ask(server.upstream)) is (wrong is None)
+    right = Engine()
+    right.encoded = lambda texts: [server.tier.ids(text) for text in texts]
+    beside = OnThread(right.app)
+    try:
+        assert asyncio.run(ask(beside.url, server.upstream)) is (wrong is None)  # each engine is asked
+    finally:
+        beside.stop()
+
+
+@pytest.mark.parametrize(("path", "key"), [("/v1/completions", "prompt"), ("/generate", "text")])
+def test_a_model_whose_engine_disagrees_on_texts_passes_texts_on_and_no_chats(
+    server: Running, path: str, key: str
+) -> None:
+    for model in server.prompts.models():
+        model.agrees_on_texts = False
+    server.post(path, {key: "Hello"})
+    assert server.last() == {key: "Hello"}
+    assert server.http.passed_through == {"text.engine_disagrees": 1}
+    refused = server.post("/tokenize", {"prompt": "Hello"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "text.engine_disagrees")
+    server.post("/v1/chat/completions", {"messages": conversation(1)})
+    assert server.last()["input_ids"] == server.tier.ids(rendered(conversation(1)))
 
 
 def test_a_model_whose_engine_disagrees_passes_chats_on(server: Running) -> None:

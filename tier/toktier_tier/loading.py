@@ -32,7 +32,9 @@ from .core.snapshot import Snapshot, SpecialTokenPolicy, parse_snapshot
 from .encoders.reference import REFERENCE_VERSION
 from .engine.chat_files import load_chat_template
 from .engine.chat_template import ChatRenderer, Server
+from .engine.folder import Loading
 from .findings import Findings
+from .folders import loading_for
 from .gpu_service import Gpu, open_gpu
 from .pods.held import PodSessions
 from .sessions.registry import Registry, Served
@@ -52,13 +54,14 @@ log = logging.getLogger("toktier")
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """What there is to serve. Verifiers are by the first name of their tokenizer, `admissions` by the ids that the
-    operator knows them by; `findings` are of these tokenizers."""
+    operator knows them by; `findings` are of these tokenizers; `loadings`, by name, what engines make of them."""
 
     registry: Registry
     renderers: dict[str, ChatRenderer]
     verifiers: dict[str, Verifier]
     admissions: Mapping[str, TierTokenizer] = field(default_factory=dict)
     findings: Findings = field(default_factory=Findings)
+    loadings: Mapping[str, Loading] = field(default_factory=dict)
 
 
 class Tokenizers:
@@ -167,10 +170,12 @@ def load(settings: TierSettings) -> Loaded:
     if not served:
         raise next(iter(refused.values()))
     registry = Registry(served, {name: error for each, error in refused.items() for name in (each.name, *each.models)})
-    templates = [each for each in settings.tokenizers if each.chat_template and each not in refused]
-    found = {each.name: _renderer(each, registry) for each in templates}
+    opened = [each for each in settings.tokenizers if each not in refused]
+    loadings = {each.name: loading_for(each, registry.find(each.name).tokenizer.reference) for each in opened}
+    templates = [each for each in opened if each.chat_template]
+    found = {each.name: _renderer(each, registry, loadings[each.name]) for each in templates}
     renderers = {name: renderer for name, renderer in found.items() if renderer is not None}
-    return Loaded(registry, renderers, verifiers.by_name, admissions, findings)
+    return Loaded(registry, renderers, verifiers.by_name, admissions, findings, loadings)
 
 
 class _Verifiers:
@@ -240,7 +245,7 @@ def _served(
     return Served(each.name, each.models, tokenizer, sessions, each.admission)
 
 
-def _renderer(each: TokenizerSettings, registry: Registry) -> ChatRenderer | None:
+def _renderer(each: TokenizerSettings, registry: Registry, loading: Loading) -> ChatRenderer | None:
     """None where SGLang would know a special token that the tokenizer.json doesn't: it then matches in text."""
     template = load_chat_template(Path(each.chat_template))
     reference = registry.find(each.name).tokenizer.reference
@@ -249,7 +254,7 @@ def _renderer(each: TokenizerSettings, registry: Registry) -> ChatRenderer | Non
     if unknown:
         log.error("tokenizer %s: chats go on as text, %s are no added tokens", each.name, unknown[:5])
         return None
-    prefix, suffix = reference.fixed_template()
+    prefix, suffix = reference.fixed_template() if loading.prefix is None else (loading.prefix, ())
     bos = template.special_tokens.get("bos_token", "")
     model = _model_config(Path(each.chat_template))
     return ChatRenderer(

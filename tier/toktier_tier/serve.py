@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -31,7 +32,7 @@ from .pods.assembly import Neighbours
 from .security import Security, api_key_headers
 from .settings import PodSettings, TierSettings, UpstreamSettings
 from .telemetry import Telemetry, registry_meters, security_meters
-from .transport.agreement import agrees
+from .transport.agreement import agrees, agrees_on_texts
 from .transport.gate import Gate
 from .transport.grpc_server import GrpcServer
 from .transport.http_server import HttpServer
@@ -42,7 +43,10 @@ from .transport.tenants import OWN_TENANT
 from .transport.work import Work
 
 STOP_S = 10.0
-PROBE_EVERY_S = 300.0
+PROBE_EVERY_S, PROBE_AGAIN_S = 300.0, 2.0
+FIRST_ASKED_S = 5.0
+"""How long the engines' first answers are waited for before requests are let in."""
+_LOST = frozenset({"engine.unreachable", "engine.cut", "engine.circuit_open"})
 RELOAD_EVERY_S = 1.0
 BACKLOG = 2_048
 SWITCH_S = 0.0005
@@ -74,6 +78,8 @@ class Tier:
         exporter = OTLPSpanExporter(endpoint=spans.otlp, insecure=spans.otlp_insecure) if spans.otlp else None
         self.telemetry = Telemetry(span_exporter=exporter, trace_ratio=spans.trace_ratio)
         self.engine_events: dict[tuple[str, str, str], int] = {}
+        self._away = asyncio.Event()
+        """Set where an engine couldn't be reached, or broke off: another one may come in its place."""
         self.engine = self._engine(settings.upstream)
         self.neighbours = Neighbours(settings, self.telemetry) if settings.pods.several else None
         self.operated = Operated(settings, self.telemetry) if settings.kubernetes.used else None
@@ -147,7 +153,9 @@ class Tier:
         pods = index = None
         if self.neighbours is not None:
             pods, index = await self.neighbours.join(registry), self.neighbours.index
-        self.prompts = Prompts(registry, self.loaded.renderers, self.work, self.telemetry, index, pods)
+        self.prompts = Prompts(
+            registry, self.loaded.renderers, self.work, self.telemetry, index, pods, self.loaded.loadings
+        )
         self.servicer = TokenizerServicer(
             registry,
             self.work,
@@ -173,7 +181,7 @@ class Tier:
         for verifier in self.loaded.verifiers.values():
             verifier.start()
         if isinstance(self.engine, SGLangHttp):
-            self._tasks.append(asyncio.create_task(self._probe(self.engine)))
+            await self._ask_first(self.engine)
         self._on_ready()
         self.ready = True
         await self.grpc.serve(self.servicer)
@@ -218,18 +226,38 @@ class Tier:
         if self.neighbours is not None:
             self.neighbours.refresh(force=force)
 
-    async def _probe(self, engine: SGLangHttp) -> None:
-        """Ask the engines now and then whether they use IDs, and make the same of chats: traffic doesn't tell."""
+    async def _probe(self, engine: SGLangHttp, asked: asyncio.Event) -> None:
+        """Ask the engines now and then whether they make the same of chats and texts, and use IDs: traffic doesn't
+        tell. One that wasn't there when it was asked, or has been away since, is asked soon. `asked` is set after the
+        first time."""
+        pause_s = PROBE_AGAIN_S
         while True:
+            self._away.clear()
+            for model in self.prompts.models():
+                name = model.served.models[0] if model.served.models else model.served.name
+                if model.agrees_on_texts and await agrees_on_texts(self.prompts, engine, name, OWN_TENANT) is False:
+                    model.agrees_on_texts = False
+                    log.error("tokenizer %s: the engine encodes texts otherwise, they go on as text", model.served.name)
+                if model.agrees and await agrees(self.prompts, engine, name, OWN_TENANT) is False:
+                    model.agrees = False
+                    log.error("tokenizer %s: the engine renders chats otherwise, they go on as text", model.served.name)
+            asked.set()
             for model in self.prompts.models():
                 name = model.served.models[0] if model.served.models else model.served.name
                 for upstream, uses in (await engine.probe_ids(name)).items():
                     if uses is False:
                         log.error("engine %s ignores token IDs: it gets text", upstream)
-                if model.agrees and await agrees(self.prompts, engine, name, OWN_TENANT) is False:
-                    model.agrees = False
-                    log.error("tokenizer %s: the engine renders chats otherwise, they go on as text", model.served.name)
-            await asyncio.sleep(PROBE_EVERY_S)
+            pause_s = min(2 * pause_s, PROBE_EVERY_S) if self._away.is_set() else PROBE_AGAIN_S
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._away.wait(), PROBE_EVERY_S)
+                await asyncio.sleep(pause_s)
+
+    async def _ask_first(self, engine: SGLangHttp) -> None:
+        """Begin to ask the engines; what they say at once is known before anything is sent to them."""
+        asked = asyncio.Event()
+        self._tasks.append(asyncio.create_task(self._probe(engine, asked)))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asked.wait(), FIRST_ASKED_S)
 
     def _engine(self, upstream: UpstreamSettings) -> SGLangHttp | SGLangGrpc | None:
         if not upstream.urls:
@@ -245,6 +273,8 @@ class Tier:
     def _note(self, event: EngineEvent) -> None:
         key = (event.name, event.upstream, event.reason)
         self.engine_events[key] = self.engine_events.get(key, 0) + 1
+        if event.name in ("request", "question") and event.reason in _LOST:
+            self._away.set()
 
     def _watch(self) -> None:
         registry_meters(self.telemetry, self.loaded.registry)

@@ -47,6 +47,7 @@ from .upstreams import (
     observe_nothing,
     timeout_fault,
 )
+from .usage import Usage
 
 CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
 
@@ -118,6 +119,11 @@ class SGLangHttp:
             )
             for name in upstreams.names
         }
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The upstreams."""
+        return self._upstreams.names
 
     async def aclose(self) -> None:
         for client in self._clients.values():
@@ -205,18 +211,26 @@ class SGLangHttp:
         asked = {"model": model, "messages": [message], "max_tokens": 1, "temperature": 0}
         ids = check_ids([some_id] * count, some_id + 1)
         content = place_ids(CHAT, JsonBody.parse(json.dumps(asked).encode()), ids)
-        request = ("POST", CHAT, content, self._request_headers([("content-type", "application/json")]))
+        reply = await self.ask(name, CHAT, content, total_s=total_s, max_bytes=_MAX_PROBE_REPLY_BYTES)
+        return reply[1].prompt_tokens if reply is not None and reply[1] is not None else None
+
+    async def ask(
+        self, name: str, path: str, content: bytes, *, total_s: float = 60.0, max_bytes: int = _MAX_PROBE_REPLY_BYTES
+    ) -> tuple[bytes, Usage | None] | None:
+        """A question of the tier's own to that upstream: its answer, if it is one."""
+        request = ("POST", path, content, self._request_headers([("content-type", "application/json")]))
         deadline = Deadline(total_s, self._clock)
         others = [each for each in self._upstreams.names if each != name]
         try:
             lease = self._upstreams.lease("probe", others)
             opened = await self._open(lease, request, deadline, streamed=False)
-            finish = partial(self._finish, lease, CHAT, None, _healthy(opened))
+            finish = partial(self._finish, lease, path, None, _healthy(opened))
             async with Reply(opened, name, deadline, self._timeouts.idle_s, finish) as reply:
-                await reply.read(_MAX_PROBE_REPLY_BYTES)
-        except EngineFault:
+                answer = await reply.read(max_bytes)
+        except EngineFault as fault:
+            self._observe(EngineEvent("question", name, fault.code))
             return None
-        return reply.usage.prompt_tokens if reply.status == 200 and reply.usage is not None else None
+        return (answer, reply.usage) if reply.status == 200 else None
 
     def _request_headers(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
         kept = end_to_end(list(headers), also_without=self._not_from_client)

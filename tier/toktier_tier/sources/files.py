@@ -1,7 +1,7 @@
 """A tokenizer.json and what lies beside it: the files that can change what a tier sends.
 
-The companions are those that `engine.chat_files` and the chat renderer read; everything else in a model's folder is
-left where it is.
+The companions are those that `engine.folder`, `engine.chat_files` and the chat renderer read; everything else in a
+model's folder is left where it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from toktier_tier.core.errors import InvalidRequest
 from .bounds import digest_of
 
 TOKENIZER = "tokenizer.json"
-COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "config.json")
+COMPANIONS = (
+    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("chat_template.jinja", "config.json"),
+)
 NAMED_TEMPLATES = "additional_chat_templates"
 MAX_COMPANIONS = 64
 _NAMED_TEMPLATE = re.compile(NAMED_TEMPLATES + r"/[A-Za-z0-9_-][A-Za-z0-9._-]{0,100}\.jinja")

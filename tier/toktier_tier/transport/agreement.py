@@ -1,7 +1,8 @@
-"""Whether the engine makes the same of chats as the tier does: it is asked, with chats that tell templates apart.
+"""Whether the engines make the same of chats and texts as the tier does: each is asked, with what tells them apart.
 
 A template file, a flag of the server or a model that SGLang treats by itself may make its prompts others than the
-tier's. Its own `/v1/tokenize` says. Guarantee: after one answer with other IDs that model's chats go on as text.
+tier's; what it loads beside the tokenizer.json, or in its place, other IDs of every text. Its own `/v1/tokenize` says.
+Guarantee: after one answer with other IDs, from any engine, that model's chats, or its texts, go on as text.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..core.errors import EngineFault, TierError
-from ..engine.body import JsonBody
+from ..core.errors import TierError
 from ..engine.chat_template import PassThrough
 from ..engine.sglang_http import SGLangHttp
 from .prompts import Prompts
@@ -46,8 +46,20 @@ CHATS: tuple[dict[str, Any], ...] = (
 )
 
 
+TEXTS = (
+    "Hello",
+    " two  spaces,\n\n\ta tab and 1234567 x=0x1F",
+    " ",
+    "na\u00efve cafe\u0301 \u4e2d\u6587 \ub3c4 \U0001f642 \u0935\u094d \u2028",
+    "<s>a</s> <unk> <pad> <mask> <bos> <eos> <|endoftext|>b",
+    "<|im_start|>user\nHi<|im_end|>\n<|tool|>call [INST] <think> <|begin_of_text|>",
+)
+MAX_LITERALS = 64
+"""Of the tokenizer's own added tokens that are asked about, with and without blanks around."""
+
+
 async def agrees(prompts: Prompts, engine: SGLangHttp, model: str, tenant: str) -> bool | None:
-    """Whether all of `CHATS` that the tier renders give the engine's own IDs; None if nothing could be compared."""
+    """Whether all of `CHATS` that the tier renders give every engine's own IDs; None if nothing could be compared."""
     compared = False
     for number, chat in enumerate(CHATS):
         fields = {"model": model, **chat}
@@ -57,23 +69,45 @@ async def agrees(prompts: Prompts, engine: SGLangHttp, model: str, tenant: str) 
             continue
         if isinstance(found, PassThrough):
             continue
-        tokens = await _ask(engine, fields)
-        if tokens is None:
-            continue
-        compared = True
-        if tokens != found.ids.array.tolist():
-            return False
+        for tokens in await _ask(engine, fields):
+            if tokens != found.ids.array.tolist():
+                return False
+            compared = True
     return True if compared else None
 
 
-async def _ask(engine: SGLangHttp, fields: dict[str, Any]) -> list[int] | None:
-    body = JsonBody.parse(json.dumps(fields).encode())
-    try:
-        async with await engine.forward("/v1/tokenize", body, [("content-type", "application/json")]) as reply:
-            answer = await reply.read(MAX_ANSWER_BYTES)
-        if reply.status != 200:
+async def agrees_on_texts(prompts: Prompts, engine: SGLangHttp, model: str, tenant: str) -> bool | None:
+    """The same of `TEXTS` and the tokenizer's own added tokens, as `/generate` and `/v1/completions` encode them."""
+    texts: list[str] = []
+    ids: list[list[int]] = []
+    for number, text in enumerate((*TEXTS, *_literals(prompts, model))):
+        try:
+            found = await prompts.text({"model": model, "text": text}, "text", tenant, f"agreement-text-{number}")
+        except TierError:
+            continue
+        if isinstance(found, PassThrough):
             return None
-        tokens = json.loads(answer)["tokens"]
-    except (EngineFault, ValueError, KeyError, TypeError):
-        return None
-    return tokens if isinstance(tokens, list) else None
+        texts.append(text)
+        ids.append(found.ids.array.tolist())
+    answers = await _ask(engine, {"model": model, "prompt": texts}) if texts else []
+    return all(tokens == ids for tokens in answers) if answers else None
+
+
+def _literals(prompts: Prompts, model: str) -> list[str]:
+    tokens = prompts.model({"model": model}).served.tokenizer.reference.added_tokens()
+    step = -(-len(tokens) // MAX_LITERALS) or 1
+    return [f"a {token.content} b\n{token.content}c" for token in tokens[::step]]
+
+
+async def _ask(engine: SGLangHttp, fields: dict[str, Any]) -> list[list[Any]]:
+    """The tokens that each engine answers with, of those that do."""
+    content, found = json.dumps(fields).encode(), []
+    for name in engine.names:
+        answer = await engine.ask(name, "/v1/tokenize", content, max_bytes=MAX_ANSWER_BYTES)
+        try:
+            tokens = json.loads(answer[0])["tokens"] if answer is not None else None
+        except (ValueError, KeyError, TypeError):
+            continue
+        if isinstance(tokens, list):
+            found.append(tokens)
+    return found

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from ..core.trust import NO_SPANS, Spans
 from ..core.values import Ids, Patch, Reason
 from ..engine.chat_template import ChatRenderer, PassThrough, Rendered
 from ..engine.chat_trust import has_untrusted, untrusted_spans
+from ..engine.folder import Loading
 from ..engine.ids import CheckedIds, check_ids
 from ..engine.sglang_http import one_text
 from ..sessions.affinity import chat_key, text_key
@@ -44,6 +46,7 @@ LONGEST_NAME_CHARS = 256
 """Of a session as a client names it; a longer one goes by its digest."""
 NO_TEMPLATE = PassThrough("chat.no_template", "this tokenizer is served without a chat template")
 DISAGREES = PassThrough("chat.engine_disagrees", "the engine makes other IDs of chats than this template does")
+TEXTS_DISAGREE = PassThrough("text.engine_disagrees", "the engine makes other IDs of texts than this tokenizer does")
 NO_FIXED_SPECIALS = PassThrough("text.special_tokens", "what the tokenizer adds to a text isn't known to be fixed")
 
 
@@ -60,18 +63,36 @@ class Prompt:
 class Model:
     """One served tokenizer with what requests need beside its sessions.
 
-    agrees      False once the engine was seen to make other IDs of chats
-    specials    the fixed tokens that the reference adds around a text by default; None if they aren't fixed
+    agrees, agrees_on_texts    False once the engine was seen to make other IDs of chats, or of texts
+    refusal                    why the engine's IDs aren't known from the files, so that nothing is encoded for it
+    specials                   the fixed tokens that the engine adds around a text; None if they aren't fixed
     """
 
-    def __init__(self, served: Served, renderer: ChatRenderer | None) -> None:
+    def __init__(self, served: Served, renderer: ChatRenderer | None, loading: Loading) -> None:
         self.served, self.renderer = served, renderer
-        self.agrees = True
+        self.agrees = self.agrees_on_texts = True
+        self.refusal = loading.refusal
         self.specials: TemplateIds | None
+        if loading.prefix is not None:
+            self.specials = TemplateIds(loading.prefix)
+            return
         try:
             self.specials = TemplateIds(*served.tokenizer.reference.fixed_template())
         except UnsupportedTokenizer:
             self.specials = None
+
+    @property
+    def keeps_texts(self) -> PassThrough | None:
+        """Why texts go on as text, if so."""
+        if self.refusal is not None:
+            return self.refusal
+        if self.specials is None:
+            return NO_FIXED_SPECIALS
+        return None if self.agrees_on_texts else TEXTS_DISAGREE
+
+    @property
+    def keeps_chats(self) -> PassThrough | None:
+        return self.refusal or (None if self.agrees else DISAGREES)
 
     def text_ids(self, ids: Ids) -> Ids:
         """A session's IDs without what its tokenizer's policy puts around them: SGLang decides that by the request."""
@@ -81,7 +102,8 @@ class Model:
 class Prompts:
     """Thread-safe as far as its parts are; one per tier.
 
-    pods    the tier's other pods, if there are any: who owns a conversation is asked for its IDs
+    pods        the tier's other pods, if there are any: who owns a conversation is asked for its IDs
+    loadings    by name what engines make of the tokenizers' files; the file alone decides where there is none
     """
 
     def __init__(
@@ -92,9 +114,13 @@ class Prompts:
         telemetry: Telemetry,
         index: ContentIndex | None = None,
         pods: Elsewhere | None = None,
+        loadings: Mapping[str, Loading] = MappingProxyType({}),
     ) -> None:
         self.registry = registry
-        self._models = {served.name: Model(served, renderers.get(served.name)) for served in registry}
+        self._models = {
+            served.name: Model(served, renderers.get(served.name), loadings.get(served.name, Loading()))
+            for served in registry
+        }
         self.work, self._telemetry = work, telemetry
         self._index = index if index is not None else ContentIndex()  # an empty one is false
         self._pods = pods
@@ -124,12 +150,11 @@ class Prompts:
         renderer = model.renderer
         if renderer is None:
             return NO_TEMPLATE
+        found: tuple[Rendered, Spans] | PassThrough | None
         with self._telemetry.span("render"):
-            found = (
-                await self.work.for_size(size, lambda: _rendered(renderer, fields, generation))
-                if model.agrees
-                else DISAGREES
-            )
+            found = model.keeps_chats
+            if found is None:
+                found = await self.work.for_size(size, lambda: _rendered(renderer, fields, generation))
         if isinstance(found, PassThrough):
             if has_untrusted(fields, renderer.untrusted_roles):
                 raise InvalidRequest("trust.passed_through", f"untrusted text can't go on as text ({found.reason})")
@@ -156,8 +181,8 @@ class Prompts:
         text = one_text(fields.get(key))
         if text is None:
             return PassThrough("text.not_one_text", f"{key!r} isn't one text")
-        if model.specials is None:
-            return NO_FIXED_SPECIALS
+        if model.keeps_texts is not None:
+            return model.keeps_texts
         session = named or _explicit(fields)
         prompt = await self._text(model, "text", text, tenant, session, lambda: blocks(text), text_key)
         return self._with_specials(model, prompt)
@@ -173,8 +198,10 @@ class Prompts:
         """The IDs of a text by itself, with the default special tokens or without."""
         model = self.model(fields)
         specials = model.specials if special else TemplateIds()
-        if specials is None:
-            raise UnsupportedTokenizer(NO_FIXED_SPECIALS.reason, NO_FIXED_SPECIALS.detail)
+        kept = model.refusal or (None if model.agrees_on_texts else TEXTS_DISAGREE)
+        if kept is not None or specials is None:
+            kept = kept or NO_FIXED_SPECIALS
+            raise UnsupportedTokenizer(kept.reason, kept.detail)
         patch = await self.work.run(model.served, len(text), lambda wait: model.served.sessions.encode(text))
         ids: list[int] = specials.around(model.text_ids(patch.ids)).tolist()
         return ids
