@@ -8,20 +8,27 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
+from catalog import path_of
+from servers import Engine, OnThread, WholeTier, whole_tier
 from toktier_tier.core.errors import InvalidText, SessionNotFound, StateCorrupt
 from toktier_tier.core.snapshot import SpecialTokenPolicy, parse_snapshot
 from toktier_tier.core.values import Route
 from toktier_tier.encoders.guarded import resident_bytes
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
 from toktier_tier.engine.chat_template import ChatRenderer, Rendered
+from toktier_tier.engine.folder import Loading, loading_of, tokens_of
 from toktier_tier.sessions.service import SessionService
+from toktier_tier.settings import TokenizerSettings, UpstreamSettings
+from toktier_tier.transport.output import Output
 from workshop import (
     Tier,
     build_tier,
@@ -30,6 +37,7 @@ from workshop import (
     family_data,
     family_reference,
     family_tier,
+    pre_tokenizers,
     sample_text,
     token,
     tokenizer_json,
@@ -382,3 +390,208 @@ def test_parts_of_a_message_are_joined_by_the_template(report: Any, loops: bool)
     rendered = renderer.render({"messages": [{"role": "user", "content": parts}]})
     assert isinstance(rendered, Rendered)
     assert re.fullmatch(r'<one  ?"two">', rendered.text)
+
+
+# --- reports of November 2026 ------------------------------------------------------------------------------------
+
+MARKS = ("\u0ec8\u0eba", "\u09fe\u0345", "\u0345\u09fe", "\u0c3c\u0301", "\u0d3b\u0301", "\u0345\u0898", "\u0898\u0301")
+
+
+@reports("nfc-marks-after-unicode-12")
+def test_marks_that_newer_tables_order_stand_as_the_reference_leaves_them(report: Any) -> None:
+    tier = family_tier("qwen-3")
+    for marks in MARKS:
+        for text in (marks, f"a{marks}b", f"\u0e81{marks}", f"caf\u00e9{marks} {marks[::-1]}"):
+            assert tier.encoded(text) == tier.ids(text)
+            check_append(tier, text[:1], text[1:])
+
+
+LLAMA_TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
+    "{{ m.content | trim }}<|eot_id|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+)
+BEGIN = "<|begin_of_text|>"
+
+
+def llama_text(*messages: tuple[str, str], generation: bool = True) -> str:
+    parts = [f"<|start_header_id|>{role}<|end_header_id|>\n\n{text}<|eot_id|>" for role, text in messages]
+    return BEGIN + "".join(parts) + ("<|start_header_id|>assistant<|end_header_id|>\n\n" if generation else "")
+
+
+@dataclass
+class Front:
+    """A tier that serves Llama 3.1 before an engine, over HTTP."""
+
+    tier: WholeTier
+    engine: Engine
+
+    def post(self, path: str, body: Any) -> Any:
+        answer = httpx.post(f"http://{self.tier.http}{path}", json=body, trust_env=False, timeout=60)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def sent(self, path: str, body: Any) -> Any:
+        self.post(path, body)
+        assert self.engine.requests[-1][0] == path
+        return self.engine.requests[-1][1]
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    folder, engine = tmp_path_factory.mktemp("front"), Engine()
+    model = folder / "llama"
+    model.mkdir()
+    (model / "chat_template.jinja").write_text(LLAMA_TEMPLATE)
+    (model / "special_tokens_map.json").write_text(json.dumps({"bos_token": BEGIN, "eos_token": "<|eot_id|>"}))
+    llama = TokenizerSettings("llama", str(path_of("llama-3.1")), chat_template=str(model))
+    behind = OnThread(engine.app)
+    upstream = UpstreamSettings(urls=(behind.url,))
+    with whole_tier(folder, tokenizers=(llama,), upstream=upstream, unadmitted="reference") as tier:
+        yield Front(tier, engine)
+    behind.stop()
+
+
+@reports("prefill-extra-bos")
+def test_an_answer_to_continue_brings_no_second_bos(report: Any, front: Front) -> None:
+    tier = family_tier("llama-3.1")
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "<think>\n"}]
+    sent = front.sent("/v1/chat/completions", {"messages": messages, "continue_final_message": True})["input_ids"]
+    assert sent == tier.ids(llama_text(("user", "Hi"))) + tier.ids("<think>\n")
+    assert sent.count(128_000) == 1
+
+
+@reports("tokenize-without-generation-prompt", "tokenize-chat-with-bos")
+def test_tokenize_heeds_what_sglang_heeds(report: Any, front: Front) -> None:
+    tier = family_tier("llama-3.1")
+    asked = {"messages": [{"role": "user", "content": "Hi"}]}
+    if report["id"] == "tokenize-chat-with-bos":
+        more = {"add_generation_prompt": True, "add_special_tokens": True}
+        expected = [128_000, *tier.ids(llama_text(("user", "Hi")))]
+        assert expected[:2] == [128_000, 128_000]
+    else:
+        more, expected = {"add_generation_prompt": False}, tier.ids(llama_text(("user", "Hi"), generation=False))
+    found = front.post("/tokenize", asked | more)
+    assert (found["tokens"], found["count"]) == (expected, len(expected))
+
+
+@reports("content-parts-of-text")
+def test_text_parts_are_joined_by_a_blank_where_the_template_takes_text(report: Any) -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    renderer = ChatRenderer(LLAMA_TEMPLATE, special_tokens={"bos_token": BEGIN})
+    assert renderer.render({"messages": [{"role": "user", "content": parts}]}) == Rendered(
+        llama_text(("user", "one two"))
+    )
+
+
+@reports("tool-arguments-as-string")
+def test_arguments_written_as_text_reach_the_template_as_json(report: Any) -> None:
+    arguments = '{"path":"/f","n": 1.0}'
+    call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": arguments}}
+    messages = [
+        {"role": "user", "content": "Read."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "x"},
+    ]
+    called = "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}"
+    template = "{% for m in messages %}" + called + "{% endfor %}"
+    assert ChatRenderer(template, special_tokens={}).render({"messages": messages}) == Rendered(
+        '{"path": "/f", "n": 1.0}'
+    )
+
+
+@reports("one-cache-key-many-conversations")
+def test_conversations_under_one_cache_key_go_on_each_from_its_own_state(report: Any, front: Front) -> None:
+    tier, key = family_tier("llama-3.1"), {"prompt_cache_key": "one for all"}
+    talks = [[{"role": "user", "content": sample_text(2_000, seed).strip()}] for seed in range(3)]
+    before = len(front.tier.sessions)
+    for turn in range(3):
+        for talk in talks:
+            sent = front.sent("/v1/chat/completions", {"messages": talk, **key})["input_ids"]
+            assert sent == tier.ids(llama_text(*((each["role"], each["content"]) for each in talk)))
+            talk += [{"role": "assistant", "content": f"{turn}"}, {"role": "user", "content": f"And {turn}?"}]
+    assert len(front.tier.sessions) == before + 3
+
+
+@reports("echo-of-a-text-prompt", "image-with-text-to-generate", "codex-responses-route")
+def test_what_the_engine_must_see_as_it_is_goes_on_as_it_is(report: Any, front: Front) -> None:
+    path, body = {
+        "echo-of-a-text-prompt": (
+            "/v1/completions",
+            {"prompt": "<|im_start|>user\nHi<|im_end|>\n", "echo": True},
+        ),
+        "image-with-text-to-generate": (
+            "/generate",
+            {"text": "<image>What?", "image_data": "data:image/png;base64,AAAA"},
+        ),
+        "codex-responses-route": ("/v1/responses", {"model": "llama", "input": "Hi", "store": False}),
+    }[report["id"]]
+    assert front.sent(path, body) == body
+
+
+@reports("long-stream-costs")
+def test_a_long_stream_decodes_each_token_a_few_times(report: Any) -> None:
+    reference = family_reference("gpt2-novelai")
+    ids = reference.encode_text(sample_text(24_000, 5)).tolist()
+    decoded: list[int] = []
+
+    def decode(part: Any) -> str:
+        decoded.append(len(part))
+        return reference.decode(part)
+
+    def work(tokens: int) -> int:
+        output = Output(decode)
+        decoded.clear()
+        for each in ids[:tokens]:
+            output.extend([each])
+            output.event({})
+        output.finish()
+        assert output.text == reference.decode(np.array(ids[:tokens], dtype=np.uint32))
+        return sum(decoded)
+
+    assert work(4_000) <= 8 * work(1_000)
+
+
+@reports("falcon-order")
+def test_punctuation_digits_and_a_split_keep_their_order(report: Any) -> None:
+    steps = pre_tokenizers(
+        {"type": "Punctuation", "behavior": "Contiguous"},
+        byte_level(),
+        {"type": "Digits", "individual_digits": False},
+        {"type": "Split", "pattern": {"Regex": "[0-9][0-9][0-9]"}, "behavior": "Isolated", "invert": False},
+    )
+    tier = build_tier(tokenizer_json(byte_telltale("a1234!. "), pre_tokenizer=steps))
+    for text in ("a 1234567 !!..a1", "12.345!!678", " 1234", "a1234 12!34"):
+        assert tier.encoded(text) == tier.ids(text)
+        for cut in range(1, len(text)):
+            check_append(tier, text[:cut], text[cut:])
+
+
+@reports("mask-strips-left")
+@pytest.mark.parametrize("blank", [" ", "\u00a0", "\u2028", "\u3000", "\u0085", "\u200b", "\u180e"])
+def test_a_token_that_strips_to_its_left_takes_white_space_only(blank: str, report: Any) -> None:
+    mask = token(2_000, "<mask>", lstrip=True, special=True)
+    tier = build_tier(tokenizer_json(byte_telltale("a \u00a0"), added=[mask], pre_tokenizer=byte_level()))
+    id = tier.reference.tokenizer.token_to_id("<mask>")
+    text = f"a{blank}<mask>a"
+    assert tier.encoded(text) == tier.ids(text)
+    assert (tier.ids(text) == [*tier.ids("a"), id, *tier.ids("a")]) == (blank not in "\u200b\u180e")
+    for cut in range(1, len(text)):
+        check_append(tier, text[:cut], text[cut:])
+
+
+@reports("bos-by-config-only")
+def test_bos_that_only_the_configuration_asks_for_is_known_or_the_text_is_passed_on(report: Any) -> None:
+    data, reference = family_data("deepseek-v4"), family_reference("deepseek-v4")
+    tokens = tokens_of(reference.added_tokens())
+    bos, eos = "<\uff5cbegin\u2581of\u2581sentence\uff5c>", "<\uff5cend\u2581of\u2581sentence\uff5c>"
+    asked = {"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": True, "bos_token": bos}
+
+    def loading(**config: Any) -> Loading:
+        return loading_of({"tokenizer.json": data, "tokenizer_config.json": json.dumps(config).encode()}, tokens)
+
+    assert reference.fixed_template() == ((), ())
+    bare = loading(**asked)  # the class then adds an </s> and an <unk> that the file lacks
+    assert bare.refusal is not None
+    assert bare.refusal.reason == "folder.added_tokens"
+    assert loading(**asked, eos_token=eos, pad_token=eos, unk_token=None) == Loading(None, (0,))

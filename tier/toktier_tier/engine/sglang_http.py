@@ -59,8 +59,8 @@ _KEEPALIVE_S = 3.0
 _MAX_PROBE_REPLY_BYTES = 1 << 20
 
 
-def place_ids(path: str, body: JsonBody, ids: CheckedIds) -> bytes:
-    """The request's body with the IDs where the route takes them.
+def place_ids(path: str, body: JsonBody, ids: CheckedIds, *, listed: bool = False) -> bytes:
+    """The request's body with the IDs where the route takes them; `listed`: in a list, for a list of one text.
 
     Raises `InvalidRequest`: `engine.route` (a route that takes none), `engine.prompt_kind` (a prompt that isn't one
     text), `body.has_member`, `body.lacks_member`.
@@ -71,10 +71,10 @@ def place_ids(path: str, body: JsonBody, ids: CheckedIds) -> bytes:
         raise InvalidRequest("engine.route", "this route takes no token IDs")
     key, new_key = ("prompt", "prompt") if path == COMPLETIONS else ("text", "input_ids")
     value = body.fields.get(key, "")
-    if one_text(value) is None:
+    if one_text(value) is None or isinstance(value, list) != listed:
         raise InvalidRequest("engine.prompt_kind", f"{key!r} is no text", member=key)
-    listed = ids_json(ids)
-    return body.replaced(key, new_key, listed if isinstance(value, str) else b"[" + listed + b"]")
+    text = ids_json(ids)
+    return body.replaced(key, new_key, b"[" + text + b"]" if listed else text)
 
 
 def one_text(value: object) -> str | None:
@@ -136,6 +136,7 @@ class SGLangHttp:
         headers: Iterable[tuple[str, str]] = (),
         *,
         input_ids: CheckedIds | None = None,
+        listed: bool = False,
         session: str = "",
         total_s: float | None = None,
         method: str = "POST",
@@ -143,7 +144,9 @@ class SGLangHttp:
         """The upstream's reply, a streamed one with its first byte here; the caller closes it (`async with`).
 
         `session` stands for tenant and session in the choice of the upstream. Without `input_ids` the body goes as it
-        is. Raises `InvalidRequest` (`engine.path`, `engine.header`, those of `place_ids`) and `EngineFault`.
+        is; `listed` as `place_ids` has it.
+
+        Raises `InvalidRequest` (`engine.path`, `engine.header`, those of `place_ids`) and `EngineFault`.
         """
         if not path.startswith("/") or path.startswith("//"):
             raise InvalidRequest("engine.path", "no path of the engine's")
@@ -152,7 +155,7 @@ class SGLangHttp:
         if input_ids is not None:
             if isinstance(body, bytes):
                 raise InvalidRequest("body.not_json", "token IDs go into a JSON object only")
-            with_ids = place_ids(path, body, input_ids)
+            with_ids = place_ids(path, body, input_ids, listed=listed)
         sent_headers = self._request_headers(headers)
         deadline = Deadline(self._timeouts.total_s if total_s is None else total_s, self._clock)
         tried: list[str] = []

@@ -51,6 +51,7 @@ _AS_TEXT = {
     "/v1/responses": "responses.as_text",
 }
 """Routes that the engine serves by itself, and the reasons that such requests are counted by."""
+_TEXT_MEMBERS = {COMPLETIONS: "prompt", GENERATE: "text"}
 
 Answer = TypeVar("Answer")
 Handler = Callable[[Request], Awaitable[Response]]
@@ -209,9 +210,9 @@ class HttpServer:
         headers = [(name, value) for name, value in request.headers.items() if name not in self._own_headers]
         with self._telemetry.span("hand over"):
             headers += self._telemetry.headers().items()
-            reply = await self._engine.forward(
-                path, body, headers, input_ids=None if isinstance(found, PassThrough) else found.ids, session=session
-            )
+            ids = None if isinstance(found, PassThrough) else found.ids
+            listed = ids is not None and isinstance(body.fields.get(_TEXT_MEMBERS.get(path, "")), list)
+            reply = await self._engine.forward(path, body, headers, input_ids=ids, listed=listed, session=session)
         return _streamed(reply)
 
     async def _models(self, request: Request) -> Response:
