@@ -320,6 +320,8 @@ def test_a_file_that_is_refused_is_not_served_by_any_name_and_the_others_are(
     assert any("bad isn't served: [tokenizer.text_growth]" in record.getMessage() for record in caplog.records)
     with pytest.raises(UnsupportedTokenizer):
         load(dataclasses.replace(settings, tokenizers=(bad,)))
+    with pytest.raises(UnsupportedTokenizer):
+        load(dataclasses.replace(settings, tokenizers=(dataclasses.replace(bad, admission="a-1"), good)))
     with pytest.raises(InvalidRequest):
         load(dataclasses.replace(settings, tokenizers=(bad, dataclasses.replace(good, models=("a/bad",)))))
 

@@ -149,8 +149,8 @@ def encodes_as_its_reference(tokenizer: TierTokenizer) -> bool:
 def load(settings: TierSettings) -> Loaded:
     """Takes seconds to minutes. Raises the coded errors of sources, snapshots and templates.
 
-    A tokenizer whose file is refused isn't served, and the others are: requests for it get `snapshot.refused`. If all
-    are refused, the first one's error is raised.
+    A tokenizer whose file is refused isn't served, and the others are: requests for it get `snapshot.refused`. Its
+    error is raised if it is from an operator's admission, whose rollout goes by what is ready, or if all are refused.
     """
     findings = Findings()
     refused: dict[TokenizerSettings, TierError] = {}
@@ -161,6 +161,8 @@ def load(settings: TierSettings) -> Loaded:
         try:
             tokenizer = tokenizers.open(each)
         except (InvalidTokenizer, UnsupportedTokenizer, InvalidPattern) as error:
+            if each.admission:
+                raise
             log.error("tokenizer %s isn't served: %s", each.name, error)
             refused[each] = error
             continue
