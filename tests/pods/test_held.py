@@ -11,7 +11,8 @@ from toktier_tier.core.errors import (
     StateCorrupt,
     StateError,
 )
-from toktier_tier.pods.held import PodSessions, life_of
+from toktier_tier.pods.held import PodSessions
+from toktier_tier.sessions.lives import REVISION_LIMIT, life_of
 from toktier_tier.sessions.table import SessionKey
 from workshop import family_tier, fresh_tokenizer, sample_text
 
@@ -30,7 +31,7 @@ def test_every_life_starts_at_a_revision_of_its_own() -> None:
     found = sessions()
     starts = [found.open("t", "s", "text").revision for _ in range(20)]
     assert len({life_of(start) for start in starts}) == 20
-    assert all(0 <= start < 2**63 for start in starts)
+    assert all(0 <= start < REVISION_LIMIT for start in starts)
     patch = found.append("t", "s", " more", expected_revision=starts[-1])
     assert patch.revision == starts[-1] + 1
     assert found.full_text("t", "s", "text and other").revision == starts[-1] + 2
@@ -112,8 +113,10 @@ def test_a_session_is_taken_where_there_is_none_and_once() -> None:
     revision = here.open("t", "s", text).revision
     state = here.export_detached(here.detach(key(here)))
     assert there.restore("t", "s", state).revision == revision
-    there.append("t", "s", " on", expected_revision=revision)
-    assert there.restore("t", "s", state).revision == revision + 1  # it is here, and has gone on
+    gone_on = there.append("t", "s", " on", expected_revision=revision).revision
+    assert life_of(gone_on) != life_of(revision)  # should `here` have it still, it may go on there too
+    assert there.restore("t", "s", state).revision == gone_on  # it is here, and has gone on
+    there.append("t", "s", "", expected_revision=gone_on)
     assert there.ids("t", "s").tolist() == family_tier(FAMILY).ids(text + " on")
 
 
@@ -173,3 +176,41 @@ def test_one_that_was_opened_since_doesnt_give_way() -> None:
     there.open("t", "s", "opened by the client meanwhile")
     with pytest.raises(StateError):
         there.restore("t", "s", here.export("t", "s"))
+
+
+def test_what_is_sealed_with_the_pods_secret_is_believed_and_nothing_else() -> None:
+    """Wrong IDs in a sealed segment: only who could have made them anyway can bring them in."""
+    here = sessions()
+    text = sample_text(30_000)
+    here.open("t", "s", text)
+    segment = here._find(key(here)).state.segments[0]
+    segment.ids.setflags(write=True)
+    segment.ids[0] ^= 1
+    here.secret = lambda: b"shared"
+    state = here.export_detached(here.detach(key(here)))
+    for secret, taken in ((b"shared", True), (b"another", False), (None, False)):
+        there = sessions()
+        if secret is not None:
+            there.secret = lambda secret=secret: secret  # type: ignore[misc]
+        if taken:
+            there.restore("t", "s", state)
+            assert there.ids("t", "s").tolist() != family_tier(FAMILY).ids(text)
+            there.tokenizer.quarantine()
+            assert there.ids("t", "s").tolist() == family_tier(FAMILY).ids(text)
+        else:
+            with pytest.raises(StateCorrupt) as caught:
+                there.restore("t", "s", state)
+            assert caught.value.code == "handoff.witness"
+
+
+def test_sessions_without_text_move_only_between_pods_that_share_a_secret() -> None:
+    text = sample_text(30_000)
+    here, there = (PodSessions(fresh_tokenizer(family_tier(FAMILY)), keep_text=False) for _ in range(2))
+    revision = here.open("t", "s", text).revision
+    with pytest.raises(StateCorrupt) as caught:
+        there.restore("t", "s", here.export("t", "s"))
+    assert caught.value.code == "handoff.unverifiable"
+    here.secret = there.secret = lambda: b"shared"
+    assert there.restore("t", "s", here.export_detached(here.detach(key(here)))).revision == revision
+    there.append("t", "s", " on", expected_revision=revision)
+    assert there.ids("t", "s").tolist() == family_tier(FAMILY).ids(text + " on")

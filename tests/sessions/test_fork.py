@@ -49,8 +49,8 @@ def test_a_copy_of_a_state_that_a_fast_path_made_is_mistrusted_after_a_quarantin
     tier = family_tier("gpt2-novelai")
     tokenizer = fresh_tokenizer(tier)
     sessions = SessionService(tokenizer)
-    sessions.open(TENANT, "a", "some text")
+    first = sessions.open(TENANT, "a", "some text").revision
     sessions.fork(TENANT, "a", "b")
     tokenizer.quarantine()
-    assert sessions.snapshot(TENANT, "b")[0].revision == 1
+    assert sessions.snapshot(TENANT, "b")[0].revision not in (first, first + 1)
     assert sessions.ids(TENANT, "b").tolist() == tier.ids("some text")

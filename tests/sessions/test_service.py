@@ -19,6 +19,7 @@ from toktier_tier.core.errors import (
     RevisionConflict,
     SessionBusy,
     SessionNotFound,
+    StateCorrupt,
     StateError,
     TierError,
 )
@@ -28,6 +29,7 @@ from toktier_tier.core.session import SessionState
 from toktier_tier.core.snapshot import SpecialTokenPolicy
 from toktier_tier.core.trust import NO_SPANS, Spans
 from toktier_tier.core.values import Ids, Patch, Reason, Route
+from toktier_tier.sessions.lives import changes_of, life_of
 from toktier_tier.sessions.service import MAX_NAME_CHARS, SessionService
 from toktier_tier.tokenizer import TierTokenizer
 from workshop import (
@@ -81,10 +83,10 @@ def full(tier: Tier, text: str) -> list[int]:
 
 
 class Client:
-    """What one caller knows of a session: its text, the IDs that patches gave it, the revision."""
+    """What one caller knows of a session: its text, the IDs that patches gave it, the revision, whether it's a copy."""
 
-    def __init__(self, text: str, ids: Any, revision: int, used_s: float) -> None:
-        self.text, self.ids, self.revision, self.used_s = text, ids, revision, used_s
+    def __init__(self, text: str, ids: Any, revision: int, used_s: float, copied: bool = False) -> None:
+        self.text, self.ids, self.revision, self.used_s, self.copied = text, ids, revision, used_s, copied
 
 
 names = st.sampled_from([("t1", "a"), ("t1", "b"), ("t2", "a")])
@@ -109,6 +111,8 @@ class Conversations(RuleBasedStateMachine):
             SessionService(self.tokenizer, keep_text=self.keep_text, clock=self.clock, ttl_s=TTL_S) for _ in range(2)
         ]
         self.clients: list[dict[tuple[str, str], Client]] = [{}, {}]
+        self.stood: dict[int, str] = {}
+        """What every revision so far was told for, on whichever pod."""
         self.data: Any = None
 
     def teardown(self) -> None:
@@ -124,13 +128,24 @@ class Conversations(RuleBasedStateMachine):
     def apply(self, pod: int, key: tuple[str, str], patch: Patch, text: str) -> None:
         client = self.clients[pod][key]
         client.ids, client.text, client.used_s = patch.apply(client.ids), text, self.clock.now_s
-        assert patch.revision == client.revision + (patch.route is not Route.UNCHANGED)
+        if client.copied and patch.route is not Route.UNCHANGED:
+            assert life_of(patch.revision) != life_of(client.revision)
+            client.copied = False
+        else:
+            assert patch.revision == client.revision + (patch.route is not Route.UNCHANGED)
         client.revision = patch.revision
+        self.check(pod, key)
+
+    def begun(self, pod: int, key: tuple[str, str], patch: Patch, text: str) -> None:
+        assert changes_of(patch.revision) == 0
+        assert patch.revision not in self.stood
+        self.clients[pod][key] = Client(text, patch.ids, patch.revision, self.clock.now_s)
         self.check(pod, key)
 
     def check(self, pod: int, key: tuple[str, str]) -> None:
         client = self.clients[pod][key]
         assert client.ids.tolist() == full(self.tier, client.text)
+        assert self.stood.setdefault(client.revision, client.text) == client.text
         assert self.pods[pod].ids(*key).tobytes() == client.ids.tobytes()
         info = self.pods[pod].info(*key)
         assert (info.revision, info.chars, info.tokens) == (client.revision, len(client.text), len(client.ids))
@@ -162,9 +177,8 @@ class Conversations(RuleBasedStateMachine):
     def open(self, pod: int, key: tuple[str, str], data: st.DataObject) -> None:
         text = data.draw(texts(self.parts, 40))
         patch = self.pods[pod].open(*key, text)
-        assert (patch.keep, patch.resume, patch.revision, patch.reason) == (0, 0, 0, Reason.OPENED)
-        self.clients[pod][key] = Client(text, patch.ids, 0, self.clock.now_s)
-        self.check(pod, key)
+        assert (patch.keep, patch.resume, patch.reason) == (0, 0, Reason.OPENED)
+        self.begun(pod, key, patch, text)
 
     @precondition(lambda self: any(self.clients))
     @rule(data=st.data(), expected=revisions)
@@ -212,9 +226,8 @@ class Conversations(RuleBasedStateMachine):
         client = self.clients[pod].get(key)
         patch = self.pods[pod].full_text(*key, text)
         if client is None:
-            assert (patch.revision, patch.reason) == (0, Reason.OPENED)
-            self.clients[pod][key] = Client(text, patch.ids, 0, self.clock.now_s)
-            self.check(pod, key)
+            assert patch.reason is Reason.OPENED
+            self.begun(pod, key, patch, text)
         else:
             self.apply(pod, key, patch, text)
 
@@ -265,8 +278,15 @@ class Conversations(RuleBasedStateMachine):
         pod, key, client = self.known(data)
         exported = self.pods[pod].export(*key)
         client.used_s = self.clock.now_s
-        info = self.pods[1 - pod].restore(*to, exported)
-        moved = Client(client.text, client.ids, client.revision, self.clock.now_s)
+        refusal = None
+        try:
+            info = self.pods[1 - pod].restore(*to, exported)
+        except StateCorrupt as error:
+            refusal = error
+        if refusal is not None:
+            assert (refusal.code, self.keep_text) == ("handoff.unverifiable", False)
+            return
+        moved = Client(client.text, client.ids, client.revision, self.clock.now_s, copied=True)
         assert (info.revision, info.chars, info.tokens) == (moved.revision, len(moved.text), len(moved.ids))
         self.clients[1 - pod][to] = moved
         self.check(1 - pod, to)
@@ -333,7 +353,7 @@ def test_opening_again_starts_over(gpt2: Tier) -> None:
     service.open("t", "s", "first")
     service.append("t", "s", " more")
     patch = service.open("t", "s", "second")
-    assert (patch.resume, patch.revision) == (0, 0)
+    assert (patch.resume, changes_of(patch.revision)) == (0, 0)
     assert service.ids("t", "s").tolist() == gpt2.ids("second")
     assert len(service) == 1
 
@@ -385,7 +405,7 @@ def test_a_text_beyond_the_limit_is_refused_and_changes_nothing(gpt2: Tier) -> N
         with pytest.raises(InvalidRequest) as caught:
             call()
         assert caught.value.code == "text.too_long"
-    assert service.info("t", "s").revision == 0
+    assert changes_of(service.info("t", "s").revision) == 0
     assert service.append("t", "s", "").route is Route.UNCHANGED
     service.edit("t", "s", 0, 1, "x")
 
@@ -442,7 +462,7 @@ def test_a_tokenizer_without_a_rule_serves_by_full_encodes() -> None:
         assert (patch.route, patch.reason) == (Route.REFERENCE, Reason.NO_RULE)
         ids = patch.apply(ids)
         assert ids.tolist() == tier.ids(text)
-    assert service.info("t", "s").revision == 3
+    assert changes_of(service.info("t", "s").revision) == 3
     other = SessionService(tier.tokenizer)
     other.restore("t", "s", service.export("t", "s"))
     assert other.ids("t", "s").tolist() == tier.ids("a a")
@@ -551,7 +571,7 @@ def test_appends_of_many_threads_are_serialized(gpt2: Tier, expecting: bool) -> 
 
     run_together(*(lambda writer=writer: write(writer) for writer in range(6)))  # type: ignore[misc]
     patches.sort(key=lambda item: item[0].revision)
-    assert [patch.revision for patch, _ in patches] == list(range(1, 6 * examples(12) + 1))
+    assert [changes_of(patch.revision) for patch, _ in patches] == list(range(1, 6 * examples(12) + 1))
     for patch, _ in patches:
         ids = patch.apply(ids)
     text = "start" + "".join(delta for _, delta in patches)
@@ -560,8 +580,8 @@ def test_appends_of_many_threads_are_serialized(gpt2: Tier, expecting: bool) -> 
 
 def test_of_two_writers_with_one_revision_exactly_one_wins(gpt2: Tier) -> None:
     service = service_of(gpt2)
-    service.open("t", "s", "start")
-    for revision in range(examples(25)):
+    first = service.open("t", "s", "start").revision
+    for revision in range(first, first + examples(25)):
         outcomes: list[str] = []
 
         def write(text: str, revision: int = revision, outcomes: list[str] = outcomes) -> None:
@@ -740,7 +760,8 @@ def test_a_lying_encoder_is_answered_by_the_reference_and_quarantined(family: st
     service = lying_service(tier, lambda ids: ids ^ 1, told)
     ids = service.open("t", "s", sample_text(600)).ids
     patch = CHANGES[change](service)
-    assert (patch.route, patch.reason, patch.revision) == (Route.REFERENCE, Reason.WITNESS_MISMATCH, 1)
+    assert (patch.route, patch.reason) == (Route.REFERENCE, Reason.WITNESS_MISMATCH)
+    assert changes_of(patch.revision) == 1
     ids = patch.apply(ids)
     assert ids.tolist() == full(tier, CHANGED[change])
     assert service.tokenizer.quarantined
@@ -768,7 +789,7 @@ def test_after_a_quarantine_sessions_without_text_need_a_full_text(gpt2: Tier) -
             with pytest.raises(StateError) as caught:
                 read("t", "s")
             assert caught.value.code == "session.text_not_kept"
-        assert service.info("t", "s").revision == 0
+        assert changes_of(service.info("t", "s").revision) == 0
         patch = service.full_text("t", "s", text + " more")
     assert (patch.route, patch.reason) == (Route.REFERENCE, Reason.QUARANTINED)
     assert patch.apply(ids).tolist() == gpt2.ids(text + " more")
@@ -835,17 +856,17 @@ def test_what_a_fast_path_made_is_made_anew_before_it_is_told(family: str, read:
     text = sample_text(600)
     with small_rope():
         service = service_of(tier)
-        ids = service.open("t", "s", text).ids
+        opened = service.open("t", "s", text)
         mistaken(service, "s")
-        assert service.ids("t", "s").tolist() != ids.tolist()
+        assert service.ids("t", "s").tolist() != opened.ids.tolist()
         service.tokenizer.quarantine()
         for _ in range(2):
             assert READS[read](service, "s") == full(tier, text)
-            assert service.info("t", "s").revision == 1  # once is enough
+            assert service.info("t", "s").revision == opened.revision + 1  # once is enough
         assert service.counts()["reason.snapshot.quarantined"] == 1
         with pytest.raises(RevisionConflict):
-            service.append("t", "s", " more", expected_revision=0)
-        patch = service.append("t", "s", " more", expected_revision=1)
+            service.append("t", "s", " more", expected_revision=opened.revision)
+        patch = service.append("t", "s", " more", expected_revision=opened.revision + 1)
         assert patch.apply(np.array(full(tier, text), dtype=np.uint32)).tolist() == full(tier, text + " more")
         assert service.state_bytes == service.info("t", "s").state_bytes
 
@@ -857,9 +878,9 @@ def test_what_the_reference_made_is_not_made_again(gpt2: Tier) -> None:
     service.open("t", "new", "new")
     service.append("t", "old", " text")
     for name, revision in (("new", 0), ("old", 1)):
-        assert service.snapshot("t", name)[0].revision == revision
+        assert changes_of(service.snapshot("t", name)[0].revision) == revision
         service.export("t", name)
-        assert service.info("t", name).revision == revision
+        assert changes_of(service.info("t", name).revision) == revision
 
 
 def test_a_tokenizer_served_by_reference_has_nothing_to_make_anew() -> None:
@@ -868,7 +889,7 @@ def test_a_tokenizer_served_by_reference_has_nothing_to_make_anew() -> None:
     service.open("t", "s", "a a")
     tier.tokenizer.quarantine()
     assert service.ids("t", "s").tolist() == tier.ids("a a")
-    assert service.info("t", "s").revision == 0
+    assert changes_of(service.info("t", "s").revision) == 0
 
 
 def test_replies_that_change_nothing_are_the_references_too(gpt2: Tier) -> None:
@@ -885,29 +906,30 @@ def test_replies_that_change_nothing_are_the_references_too(gpt2: Tier) -> None:
         ids = service.ids("t", "s")
         service.tokenizer.quarantine()
         patch = act(service)
-        assert (patch.route, patch.revision) == (Route.REFERENCE, 1)
+        assert (patch.route, changes_of(patch.revision)) == (Route.REFERENCE, 1)
         assert patch.apply(ids).tolist() == service.ids("t", "s").tolist() == gpt2.ids(text)
 
 
-def test_states_from_elsewhere_are_believed_until_a_quarantine_only(gpt2: Tier) -> None:
+def test_states_from_elsewhere_are_shown_to_be_right_or_refused(gpt2: Tier) -> None:
     elsewhere = service_of(gpt2)
     with small_rope():
         text = sample_text(600)
-        elsewhere.open("t", "s", text)
-        mistaken(elsewhere, "s")  # in a sealed segment, where the witness of a hand-over doesn't look
+        revision = elsewhere.open("t", "s", text).revision
+        sound = elsewhere.export("t", "s")
+        mistaken(elsewhere, "s")  # in a sealed segment, far from everything that a change encodes again
         wrong = elsewhere.export("t", "s")
         elsewhere.tokenizer.quarantine()
-        right = elsewhere.export("t", "s")
+        again = elsewhere.export("t", "s")
         service = service_of(gpt2)
-        service.restore("t", "before", wrong)
-        assert service.ids("t", "before").tolist() != gpt2.ids(text)
-        service.tokenizer.quarantine()
-        assert service.ids("t", "before").tolist() == gpt2.ids(text)
-        with pytest.raises(StateError):
-            service.restore("t", "after", wrong)
-        assert service.restore("t", "after", right).revision == 1
-        assert service.ids("t", "after").tolist() == gpt2.ids(text)
-        assert service.info("t", "after").revision == 1  # it was checked on arrival
+        for right, stands_at in ((sound, revision), (again, revision + 1)):
+            with pytest.raises(StateCorrupt) as caught:
+                service.restore("t", "wrong", wrong)
+            assert caught.value.code == "handoff.witness"
+            assert service.restore("t", "s", right).revision == stands_at
+            assert service.ids("t", "s").tolist() == gpt2.ids(text)
+            assert service.info("t", "s").revision == stands_at  # it was checked on arrival
+            service.tokenizer.quarantine()
+        assert len(service) == 1
 
 
 class Overtaken:
@@ -959,7 +981,7 @@ def test_an_answer_under_way_when_the_quarantine_comes_is_the_references(
                 act(service)
             assert (len(service), service.state_bytes) == (0, 0)
             patch = service.full_text("t", "s", changed(text))
-            assert (patch.reason, patch.revision) == (Reason.OPENED, 0)
+            assert (patch.reason, changes_of(patch.revision)) == (Reason.OPENED, 0)
             return
         if not keep_text and change in ("edit", "truncation"):
             with pytest.raises(StateError) as caught:
@@ -969,10 +991,10 @@ def test_an_answer_under_way_when_the_quarantine_comes_is_the_references(
         patch = act(service)
         assert patch.route is Route.REFERENCE
         if change == "anew":
-            assert (patch.resume, patch.revision) == (0, 0)
+            assert (patch.resume, changes_of(patch.revision)) == (0, 0)
             ids = ids[:0]
         else:
-            assert (patch.resume, patch.revision) == (len(ids), 1)
+            assert (patch.resume, changes_of(patch.revision)) == (len(ids), 1)
         assert patch.apply(ids).tolist() == service.ids("t", "s").tolist() == gpt2.ids(changed(text))
         assert service.info("t", "s").revision == patch.revision
         assert service.state_bytes == service.info("t", "s").state_bytes
@@ -1042,14 +1064,14 @@ def test_a_caller_that_does_not_wait_is_told_that_a_session_is_busy(gpt2: Tier) 
         with pytest.raises(SessionBusy) as caught:
             call()
         assert caught.value.code == "session.busy"
-    assert service.append("t", "other", "x", wait=False).revision == 1  # only that session is busy
+    assert changes_of(service.append("t", "other", "x", wait=False).revision) == 1  # only that session is busy
     release.set()
     writer.join(30)
     ids = patches[0].apply(ids)
-    assert (ids.tolist(), patches[0].revision) == (gpt2.ids("some text more"), 1)
-    patch = service.append("t", "s", "!", wait=False, expected_revision=1)
+    assert (ids.tolist(), changes_of(patches[0].revision)) == (gpt2.ids("some text more"), 1)
+    patch = service.append("t", "s", "!", wait=False, expected_revision=patches[0].revision)
     assert patch.apply(ids).tolist() == gpt2.ids("some text more!")
-    assert service.snapshot("t", "s", wait=False)[0].revision == 2
+    assert service.snapshot("t", "s", wait=False)[0].revision == patches[0].revision + 1
     assert service.full_text("t", "new", "opened", wait=False).reason is Reason.OPENED
 
 
@@ -1132,7 +1154,7 @@ def test_an_observer_sees_every_answer_under_the_sessions_lock(gpt2: Tier) -> No
     expect(service.full_text("t", "s", "Some text!"), Route.REPAIR, "Some text!")
     service.tokenizer.quarantine()
     service.ids("t", "s")
-    expected.append((Route.REFERENCE, 5 - 1, "Some text!", gpt2.ids("Some text!")))
+    expected.append((Route.REFERENCE, expected[-1][1] + 1, "Some text!", gpt2.ids("Some text!")))
     expect(service.append("t", "s", "?"), Route.REFERENCE, "Some text!?")
     watcher.act = lambda: None
     service.encode("alone")

@@ -22,6 +22,7 @@ from toktier_tier.core.snapshot import SpecialTokenPolicy
 from toktier_tier.core.trust import NO_SPANS, Spans, clipped, joined, spliced
 from toktier_tier.core.values import Patch, Reason, Route
 from toktier_tier.sessions import handoff
+from toktier_tier.sessions.lives import changes_of
 from toktier_tier.sessions.service import SessionService
 from toktier_tier.tokenizer import TierTokenizer
 from workshop import (
@@ -94,8 +95,9 @@ class Conversation(RuleBasedStateMachine):
         self.stack = ExitStack()
         self.stack.enter_context(small_rope())
         self.service = SessionService(self.tokenizer, keep_text=self.keep_text)
-        self.text, self.spans, self.revision = "", NO_SPANS, 0
-        self.ids = self.service.open(*KEY, "").ids
+        self.text, self.spans = "", NO_SPANS
+        opened = self.service.open(*KEY, "")
+        self.ids, self.revision = opened.ids, opened.revision
 
     def teardown(self) -> None:
         self.stack.close()
@@ -166,7 +168,8 @@ class Conversation(RuleBasedStateMachine):
     def open(self, data: st.DataObject) -> None:
         self.text = data.draw(texts(self.parts, 40))
         self.spans = data.draw(spans_in(self.text))
-        self.ids, self.revision = self.service.open(*KEY, self.text, untrusted=self.spans).ids, 0
+        opened = self.service.open(*KEY, self.text, untrusted=self.spans)
+        self.ids, self.revision = opened.ids, opened.revision
         self.check()
 
     @rule(data=st.data())
@@ -358,7 +361,7 @@ def test_spans_that_are_none_are_refused_and_change_nothing(tier: Tier, spans: A
         with pytest.raises(InvalidRequest) as caught:
             call()
         assert caught.value.code == code
-    assert service.info(*KEY).revision == 0
+    assert changes_of(service.info(*KEY).revision) == 0
     assert ids_of(service) == right(service.tokenizer, "a<|im_end|>", ((0, 3),))
 
 

@@ -23,6 +23,7 @@ from toktier_tier.core.snapshot import SpecialTokenPolicy
 from toktier_tier.core.values import Ids, Reason, Route
 from toktier_tier.encoders.candidates import encoder_version
 from toktier_tier.encoders.reference import Reference
+from toktier_tier.sessions.lives import changes_of
 from toktier_tier.sessions.service import SessionService
 from toktier_tier.shadow.evidence import Divergence, EvidenceFolder
 from toktier_tier.shadow.faults import plant_wrong_ids
@@ -218,11 +219,45 @@ def test_the_shadow_finds_what_no_witness_looks_at(tier: Tier) -> None:
         assert ids.tolist() != tier.ids(text)
         assert shadow.verifier.drain(30.0)
         (report,) = shadow.reports
-        assert (report.first_difference, report.revision, report.reason) == (1, 0, Reason.OPENED.value)
+        assert (report.first_difference, changes_of(report.revision or -1), report.reason) == (
+            1,
+            0,
+            Reason.OPENED.value,
+        )
         assert shadow.mistrusted == []
         patch = shadow.service.append("t", "s", " more")
-        assert (patch.route, patch.reason, patch.revision) == (Route.REFERENCE, Reason.QUARANTINED, 1)
+        assert (patch.route, patch.reason) == (Route.REFERENCE, Reason.QUARANTINED)
+        assert patch.revision == (report.revision or 0) + 1
         assert patch.apply(ids).tolist() == tier.ids(text + " more")
+
+
+def test_ids_kept_with_the_wrong_segment_are_found_though_all_of_them_are_right() -> None:
+    """The last ID before each border counts as the first one behind it: no full encode shows that."""
+    tier = build_tier(bracketed_json(), policy=POLICY.TEMPLATE)
+    tokenizer = tier.tokenizer
+    with shadowed(tokenizer) as shadow, small_rope():
+        text = "ab se.\n" * 40
+        assert shadow.service.open("t", "right", text).ids.tolist() == tier.reference.encode(text).tolist()
+        assert shadow.verifier.drain(30.0)
+        assert not tokenizer.quarantined
+        tokenizer.repairer = repairer_of(tier, 4)
+        encode_chunks = tokenizer.repairer._encode_chunks
+
+        def shifted(given: str, position: Any) -> Any:
+            chunks = encode_chunks(given, position)
+            for at in range(len(chunks) - 1):
+                (left, left_ids), (right, right_ids) = chunks[at : at + 2]
+                chunks[at : at + 2] = [(left, left_ids[:-1]), (right, np.insert(right_ids, 0, left_ids[-1]))]
+            return chunks
+
+        tokenizer.repairer._encode_chunks = shifted
+        ids = shadow.service.open("t", "s", text).ids
+        assert ids.tolist() == tier.reference.encode(text).tolist()
+        assert shadow.verifier.drain(30.0)
+        (report,) = shadow.reports
+        assert 0 < report.first_difference < len(ids)
+        assert report.expected_around == report.answered_around
+        assert tokenizer.quarantined
 
 
 def test_the_witness_finds_what_is_near_a_change_without_any_shadow(tier: Tier) -> None:

@@ -30,6 +30,7 @@ from toktier_tier.core.errors import (
     TierError,
 )
 from toktier_tier.core.values import Reason, Route
+from toktier_tier.sessions.lives import changes_of
 from toktier_tier.transport.interface import METHODS, SERVICE, path_of
 from toktier_tier.transport.status import error_of
 from toktier_tier.transport.tenants import ANONYMOUS_TENANT
@@ -90,7 +91,7 @@ def test_the_async_client_does_the_same(server: GrpcTier) -> None:
             await session.append(" world")
             await session.edit(0, 5, "Goodbye")
             patch = await session.full_text("Goodbye world!")
-            assert (patch.route, session.revision) == (Route.REPAIR, 3)
+            assert (patch.route, changes_of(session.revision)) == (Route.REPAIR, 3)
             assert session.ids.tolist() == server.tier.ids("Goodbye world!")
             assert (await client.encode("by itself")).tolist() == server.tier.ids("by itself")
             assert await client.decode(session.ids) == "Goodbye world!"
@@ -123,12 +124,14 @@ def test_a_session_is_told_of_with_ids_and_state(server: GrpcTier, client: TierC
         client._stub.GetSession, pb.GetSessionRequest(session="told", include_ids=True, include_state=True)
     )
     assert np.frombuffer(answer.ids, "<u4").tolist() == session.ids.tolist()
-    assert (answer.revision, answer.text_chars, answer.tokens) == (0, 32, len(session.ids))
+    assert (answer.revision, answer.text_chars, answer.tokens) == (session.revision, 32, len(session.ids))
     with grpc_tier() as other, TierClient(other.address) as there:
         taken = there.call(there._stub.Handoff, pb.HandoffRequest(session="told", state=answer.state))
-        assert (taken.revision, taken.text_chars, taken.tokens) == (0, 32, len(session.ids))
-        patch = there.call(there._stub.Append, pb.AppendRequest(session="told", delta="!", expected_revision=0)).patch
+        assert (taken.revision, taken.text_chars, taken.tokens) == (session.revision, 32, len(session.ids))
+        append = pb.AppendRequest(session="told", delta="!", expected_revision=session.revision)
+        patch = there.call(there._stub.Append, append).patch
         assert patch.route == pb.ROUTE_REPAIR
+        assert patch.revision != session.append("?").revision  # the same state before, two different ones now
         with pytest.raises(StateError) as caught:
             there.call(there._stub.Handoff, pb.HandoffRequest(session="x", state=answer.state[:-1] + b"?"))
         assert caught.value.code == "handoff.digest"
@@ -206,7 +209,7 @@ def test_a_bug_of_ours_is_told_without_its_text(
 
 def test_more_long_calls_than_the_bound_are_turned_away() -> None:
     with grpc_tier(work=Work(threads=1, waiting=0)) as server, TierClient(server.address) as client:
-        assert client.open("short", "x").revision == 0
+        assert changes_of(client.open("short", "x").revision) == 0
         with pytest.raises(Overloaded) as caught:
             client.encode("x " * INLINE_CHARS)
         assert (caught.value.code, caught.value.details) == ("tier.overloaded", {"limit": 0})
@@ -220,7 +223,7 @@ def test_a_held_session_keeps_nobody_else_waiting(server: GrpcTier, client: Tier
         waiting = client._stub.Append.future(pb.AppendRequest(session="held", delta=" more"), timeout=30)
         answers.append(client.encode("meanwhile"))
     assert answers[0].tolist() == server.tier.ids("meanwhile")
-    assert waiting.result().patch.revision == 1
+    assert changes_of(waiting.result().patch.revision) == 1
 
 
 def test_several_tokenizers_are_told_apart_by_model() -> None:

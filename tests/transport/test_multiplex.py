@@ -26,6 +26,7 @@ from toktier_tier.client import AsyncTierClient, TierClient
 from toktier_tier.client import aio as client_aio
 from toktier_tier.client.multiplex import MOST_BYTES, Multiplexer
 from toktier_tier.core.errors import EnvironmentFault, Overloaded, SessionNotFound, TierError
+from toktier_tier.sessions.lives import changes_of
 from toktier_tier.settings import SecuritySettings
 from toktier_tier.transport import multiplex
 from toktier_tier.transport.grpc_server import GrpcServer
@@ -359,7 +360,7 @@ def test_a_call_that_is_given_up_before_it_was_sent_is_never_sent(server: GrpcTi
             answer = await multiplexer.call("Encode", encode(0, "x").request)
             assert pb.EncodeResponse.FromString(answer).patch.ids == ids_of(server, "x")
             await multiplexer.close()
-        assert server.sessions.info(ANONYMOUS_TENANT, "unsent").revision == 0
+        assert changes_of(server.sessions.info(ANONYMOUS_TENANT, "unsent").revision) == 0
 
     asyncio.run(talk())
 
@@ -523,7 +524,7 @@ def test_a_tier_that_stops_answers_what_it_has_begun_and_is_found_again() -> Non
                     waiting = await under_way(client, server, "stop")
                     stopping = asyncio.create_task(asyncio.to_thread(server.run, first.stop(10.0)))
                     await asyncio.sleep(0.2)
-                assert pb.AppendResponse.FromString(await waiting).patch.revision == 1
+                assert changes_of(pb.AppendResponse.FromString(await waiting).patch.revision) == 1
                 await stopping
                 with pytest.raises(EnvironmentFault) as caught:
                     await client.encode("x")

@@ -16,6 +16,7 @@ from servers import Engine, OnThread, WholeTier, rendered, whole_tier
 from toktier_tier.client import TierClient
 from toktier_tier.core.errors import SessionNotFound
 from toktier_tier.core.values import Reason, Route
+from toktier_tier.sessions.lives import changes_of
 from toktier_tier.settings import SecuritySettings, SessionSettings, UpstreamSettings
 from toktier_tier.transport.status import PermissionDenied, Unauthenticated
 from toktier_tier.transport.v1 import toktier_pb2 as pb
@@ -76,12 +77,13 @@ def test_equal_text_under_an_equal_name_is_another_session_over_grpc(server: Who
             b.call(b._stub.GetSession, pb.GetSessionRequest(session="shared", include_ids=True, include_state=True))
         assert not b.call(b._stub.CloseSession, pb.CloseSessionRequest(session="shared")).closed
         encoded = b.call(b._stub.Encode, pb.EncodeRequest(session="shared", text=TEXT)).patch
-        assert (encoded.keep, encoded.resume, encoded.revision, encoded.reason) == (0, 0, 0, Reason.OPENED.value)
+        assert (encoded.keep, encoded.resume, encoded.reason) == (0, 0, Reason.OPENED.value)
+        assert changes_of(encoded.revision) == 0
         hit = a.call(a._stub.Encode, pb.EncodeRequest(session="shared", text=TEXT + " more")).patch
         assert hit.route == pb.ROUTE_REPAIR
         b.call(b._stub.Edit, pb.EditRequest(session="shared", start_chars=0, stop_chars=5, replacement="b was here"))
         found = a.call(a._stub.GetSession, pb.GetSessionRequest(session="shared", include_ids=True))
-        assert (found.revision, found.text_chars) == (1, len(TEXT) + 5)
+        assert (changes_of(found.revision), found.text_chars) == (1, len(TEXT) + 5)
         assert list(memoryview(found.ids).cast("I")) == family_tier("gpt2-novelai").ids(TEXT + " more")
 
 
@@ -95,7 +97,7 @@ def test_equal_chats_share_no_state_over_http(server: WholeTier, number: int, na
     def ask(tenant: str, body: Any) -> tuple[str, str, int]:
         answer = post(server, tenant, "/v1/chat/completions/render", body, **named)
         assert answer.json()["token_ids"] == family_tier("gpt2-novelai").ids(rendered(body["messages"]))
-        return answer.json()["route"], answer.json()["reason"], answer.json()["revision"]
+        return answer.json()["route"], answer.json()["reason"], changes_of(answer.json()["revision"])
 
     opened = ("encode", "session.opened", 0)
     assert ask(a, chat) == opened
@@ -126,7 +128,7 @@ def test_no_session_name_reaches_across(server: WholeTier, name: str) -> None:
         with pytest.raises(SessionNotFound):
             b.call(b._stub.GetSession, pb.GetSessionRequest(session=name))
         patch = b.call(b._stub.Encode, pb.EncodeRequest(session=name, text=TEXT)).patch
-        assert (patch.keep, patch.revision, patch.reason) == (0, 0, Reason.OPENED.value)
+        assert (patch.keep, changes_of(patch.revision), patch.reason) == (0, 0, Reason.OPENED.value)
         assert b.call(b._stub.CloseSession, pb.CloseSessionRequest(session=name)).closed
 
 

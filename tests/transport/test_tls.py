@@ -16,6 +16,7 @@ from certificates import Authority, Pair
 from servers import WholeTier, whole_tier
 from toktier_tier.client import AsyncTierClient, TierClient, Tls
 from toktier_tier.core.errors import EnvironmentFault, InvalidRequest, SessionNotFound
+from toktier_tier.sessions.lives import changes_of
 from toktier_tier.settings import ClientSettings, SecuritySettings, TlsSettings
 from toktier_tier.transport.status import Unauthenticated
 from toktier_tier.transport.tls import ServerTls
@@ -85,7 +86,7 @@ def test_both_addresses_serve_over_tls_with_a_token(plain: tuple[WholeTier, File
     server, files = plain
     tls = Tls(ca=files.ca)
     with TierClient(server.grpc, token="secret", tls=tls) as client:
-        assert client.open("s", "Hello").append(" there").revision == 1
+        assert changes_of(client.open("s", "Hello").append(" there").revision) == 1
     assert get(server, "/health", tls).status_code == 200
     assert render(server, tls, "x").status_code == 401
     assert render(server, tls, "x", authorization="Bearer secret").status_code == 200
@@ -159,7 +160,7 @@ def test_the_tenant_comes_from_the_client_certificate(mutual: tuple[WholeTier, F
     text = "equal text of two certificates " * 30
     reasons = [render(server, tls, text).json()["reason"] for tls in (one, two, one)]
     assert reasons == ["session.opened", "session.opened", "none"]
-    assert server.sessions.info("spiffe://t/one", "mine").revision == 0
+    assert changes_of(server.sessions.info("spiffe://t/one", "mine").revision) == 0
 
 
 def test_a_listed_name_is_mapped_and_a_token_wins(mutual: tuple[WholeTier, Files]) -> None:
@@ -169,13 +170,13 @@ def test_a_listed_name_is_mapped_and_a_token_wins(mutual: tuple[WholeTier, Files
         client.open("by certificate", "x")
     with TierClient(server.grpc, tls=agent, token="secret") as client:
         client.open("by token", "x")
-    assert server.sessions.info("listed", "by certificate").revision == 0
-    assert server.sessions.info("by-token", "by token").revision == 0
+    assert changes_of(server.sessions.info("listed", "by certificate").revision) == 0
+    assert changes_of(server.sessions.info("by-token", "by token").revision) == 0
     pods = files.client("pods", "the pods")
     with TierClient(server.grpc, tls=pods) as client:
         asked = pb.OpenSessionRequest(session="for another", text="x")
         client._stub.OpenSession(asked, timeout=10, metadata=(("x-toktier-tenant", "someone"),))
-    assert server.sessions.info("someone", "for another").revision == 0
+    assert changes_of(server.sessions.info("someone", "for another").revision) == 0
 
 
 def test_without_a_certificate_of_the_authority_there_is_only_health(

@@ -8,6 +8,7 @@ spans gets the IDs of `encoders.trust`, by the fast path where admission has tri
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +16,11 @@ from functools import cached_property, partial
 
 from .admission.compiled import CompiledSnapshot, Verdict
 from .core.errors import StateCorrupt
-from .core.repair import Repairer, TemplateIds
+from .core.repair import Repairer, TemplateIds, WitnessMismatch
 from .core.snapshot import Snapshot
 from .core.trust import NO_SPANS, Spans, check_spans
 from .core.values import check_text
+from .core.witness import CutWitness
 from .encoders.assemble import Cores, build_text_encoder
 from .encoders.candidates import encoder_version
 from .encoders.gpu import GpuEncoder
@@ -35,9 +37,12 @@ Accelerate = Callable[[TextEncoder, SnapshotEncoder], GpuEncoder | None]
 class TierTokenizer:
     """A snapshot in service. Thread-safe.
 
+    staged          the fast path stage by stage, without whole-file form or device; None where `text_encoder` is
     repairer        None where every change costs a full encode: no rule, not admitted, or quarantined
     trust_admitted  whether fast paths serve texts with untrusted spans, as long as there are any
+    cuts            checks where long texts are cut; None where there is no rule
     accelerate      asked once, where fast paths serve
+    randomness      which cuts are checked
     """
 
     def __init__(
@@ -48,6 +53,7 @@ class TierTokenizer:
         workers: int | None = None,
         pool: ThreadPoolExecutor | None = None,
         accelerate: Accelerate | None = None,
+        randomness: random.Random | None = None,
     ) -> None:
         check_fit(reference.snapshot, compiled)
         self.reference, self.compiled = reference, compiled
@@ -60,7 +66,9 @@ class TierTokenizer:
         self.whole: WholeEncoder | None = None
         self.gpu: GpuEncoder | None = None
         self.text_encoder: TextEncoder | None = None
+        self.staged: SnapshotEncoder | None = None
         self.repairer: Repairer | None = None
+        self.cuts: CutWitness | None = None
         if compiled.verdict is not Verdict.ADMITTED:
             return
         workers = workers or os.cpu_count() or 1
@@ -70,7 +78,7 @@ class TierTokenizer:
         encoder = build_text_encoder(
             reference, compiled.rule, self.cores, settled=compiled.settled_points(), pool=pool, workers=workers
         )
-        self.text_encoder = encoder
+        self.text_encoder = self.staged = encoder
         if compiled.whole is not None:
             rebuild = partial(build_whole, reference, compiled.encoder)
             self.text_encoder = self.whole = WholeEncoder(encoder, rebuild(), compiled.whole.unsafe_points(), rebuild)
@@ -80,15 +88,22 @@ class TierTokenizer:
         self.trust_admitted = compiled.trust_admitted
         trusting = self.text_encoder if self.trust_admitted else None
         if compiled.rule.kind != "none":
+            cuts = self.cuts = CutWitness(
+                rule=compiled.rule,
+                encode=self.encode_by_reference,
+                overlap_chars=compiled.longest_entry_chars + 1,
+                draw=(randomness or random.Random()).randrange,
+            )
+            encoder.check_cuts = cuts.check
             self.repairer = Repairer(
                 fingerprint=self.fingerprint,
                 rule=compiled.rule,
                 encode=self.text_encoder.encode,
-                encode_chunks=self.text_encoder.encode_chunks,
+                encode_chunks=cuts.over(self.text_encoder.encode_chunks),
                 overlap_chars=compiled.longest_entry_chars + 1,
                 template=self.template,
                 encode_untrusted=trusting.encode_untrusted if trusting else None,
-                encode_untrusted_chunks=trusting.encode_untrusted_chunks if trusting else None,
+                encode_untrusted_chunks=cuts.over_untrusted(trusting.encode_untrusted_chunks) if trusting else None,
             )
 
     @property
@@ -115,7 +130,11 @@ class TierTokenizer:
             return encoder.encode_untrusted(text, spans)
         if encoder is None:
             return self.reference.encode_text_apart(text)
-        return encoder.encode_full(text)
+        try:
+            return encoder.encode_full(text)
+        except WitnessMismatch:
+            self.quarantine()
+            return self.encode_by_reference(text)
 
     def encode_by_reference(self, text: str, untrusted: Spans = NO_SPANS) -> Ids:
         """`encode_text` without any fast path; `untrusted` is in canonical form."""
@@ -133,7 +152,7 @@ class TierTokenizer:
         """From now on the reference only, for as long as this object lives; whether this call made it so."""
         with self._quarantine_lock:
             first, self.quarantined = not self.quarantined, True
-        self.repairer, self.text_encoder = None, None
+        self.repairer, self.text_encoder, self.staged = None, None, None
         if self.cores is not None:
             self.cores.quarantine()
         if self.whole is not None:

@@ -3,7 +3,8 @@
 Guarantee: after each call the state's IDs are the snapshot's encoding of the state's text, if the rule's claim
 (see `boundaries`) and the encoder hold. Both are witnessed on every repair: the old text of the window is encoded
 again and must give the stored IDs, and the part of the new window that lies outside the boundaries must too. A
-mismatch is never spliced: the caller gets `WitnessMismatch` with the state untouched.
+mismatch is never spliced: the caller gets `WitnessMismatch` with the state untouched. What is encoded in chunks is
+witnessed by `witness.CutWitness`, around what encodes it.
 
 Why it is right: docs/decisions/0004-repair.md. Positions are in characters.
 

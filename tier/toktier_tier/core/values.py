@@ -32,7 +32,7 @@ class Reason(StrEnum):
     NO_RULE = "rule.none"
     TEXT_NOT_KEPT = "session.text_not_kept"  # the edit lies in text of which only a digest is left
     UNRELATED_TEXT = "session.unrelated_text"  # a full text that shares too little with the state
-    WITNESS_MISMATCH = "repair.witness_mismatch"  # re-encoded old text gave other IDs: served by the reference
+    WITNESS_MISMATCH = "repair.witness_mismatch"  # known text, or that around a cut, gave other IDs
     QUARANTINED = "snapshot.quarantined"
     TRUST_NOT_ADMITTED = "trust.not_admitted"  # the text has untrusted spans, which no fast path was admitted for
 
@@ -62,7 +62,8 @@ class Patch:
 
     A patch that opens a session replaces nothing: keep and resume are 0 and `old` is empty.
 
-    `certificate` is None where everything was encoded anew (then keep is 0) and where nothing changed.
+    `certificate` is None where everything was encoded anew (then keep is 0) and where nothing changed. `whole` are all
+    the new IDs, where the caller asked for them: those of this very revision, whatever has happened since.
     """
 
     keep: int
@@ -73,6 +74,7 @@ class Patch:
     route: Route
     reason: Reason
     certificate: Certificate | None = None
+    whole: Ids | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.keep <= self.resume or self.total < self.keep + len(self.ids) or self.revision < 0:

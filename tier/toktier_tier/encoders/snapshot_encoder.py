@@ -45,7 +45,10 @@ class SnapshotEncoder:
     settled     what the normalizer leaves as it is; None: always normalize
     rewrite     the Metaspace step when it never cuts (then it isn't left to the cores)
     pool        where chunks of large texts are encoded; None: in the calling thread
+    check_cuts  given the pieces of a whole text that was cut, raises what is wrong with them
     """
+
+    check_cuts: Callable[[Sequence[tuple[str, Ids]], Position], None] | None = None
 
     def __init__(
         self,
@@ -93,10 +96,13 @@ class SnapshotEncoder:
         return _around(text, found, position, self._stretches, self._token_ids)
 
     def encode_full(self, text: str) -> Ids:
-        """`encode` of a whole text; where the reference encodes, large ones use all workers."""
+        """`encode` of a whole text; where the reference encodes, large ones use all workers, and are cut for that."""
         if not self._parallel(text, Position.TEXT_START):
             return self.encode(text)
-        return np.concatenate([ids for _, ids in self.encode_chunks(text)])
+        pieces = self.encode_chunks(text)
+        if self.check_cuts is not None:
+            self.check_cuts(pieces, Position.TEXT_START)
+        return np.concatenate([ids for _, ids in pieces])
 
     def _parallel(self, text: str, position: Position) -> bool:
         return self._pool is not None and len(text) >= PARALLEL_CHARS and self._cores[position].is_reference

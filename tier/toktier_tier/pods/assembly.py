@@ -21,6 +21,7 @@ from .drain import Handover, handoff_request
 from .endpoint_slices import EndpointSliceMembership
 from .forward import Credentials, Forwarder, Timeouts
 from .health import HealthChecked
+from .held import PodSessions
 from .membership import DnsMembership, Membership
 from .ring import Peer
 from .router import Pods
@@ -85,6 +86,11 @@ class Neighbours:
                     await self.membership.look()
             except TimeoutError:
                 pass
+        if self._token is not None:
+            token = self._token
+            for served in registry:
+                if isinstance(served.sessions, PodSessions):
+                    served.sessions.secret = lambda: token.shown
         handover = Handover(registry, self.forwarder, lambda: self.pods.ring, request=self._request)
         self.pods = Pods(self.me, self.membership, registry, self.forwarder, handover=handover)
         self.membership.subscribe(lambda peers: self._changed.set())

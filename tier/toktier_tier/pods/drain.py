@@ -3,7 +3,7 @@
 For each session, the one used last first:
 
  1. it is detached: from here on this pod neither serves nor changes it, and requests for it wait;
- 2. it is sent to its owner, which checks digest, fingerprint and witness on arrival;
+ 2. it is sent to its owner, which shows it to be right on arrival (`sessions.handoff`);
  3. taken: it stays off this pod, and requests for it are told or sent where it went;
     refused, or never reached: it is attached again, and tried once more if that may help; but where there is another
     one of its name, it is dropped if this pod leaves (that one is newer), and kept otherwise (it may be an old copy);

@@ -1,14 +1,15 @@
 """Sessions that can move between pods.
 
-Guarantees: two lives of a session (from one opening to the next, on whichever pod) share no revision, but by a chance
-of 2**-39; a detached session is served by nobody until it is attached here or restored elsewhere; `restore` puts a
-state in the place of another only if a client has asked for that very life since: then the one here is an old copy.
+Guarantees: a detached session is served by nobody until it is attached here or restored elsewhere; `restore` puts a
+state in the place of another only if a client has asked for that very life since: then the one here is an old copy. A
+state that has come from elsewhere stands at the revision that it had there, and begins a life with its first change:
+should the pod that sent it still have it, the two are never taken for one another.
 """
 
 from __future__ import annotations
 
-import random
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,19 +17,14 @@ from ..core.errors import RevisionConflict, SessionNotFound, StateError
 from ..core.session import SessionState
 from ..core.values import Patch
 from ..sessions import handoff
+from ..sessions.lives import life_of
 from ..sessions.service import SessionInfo, SessionService, _Live
 from ..sessions.table import SessionKey
 
-LIFE_BITS, CHANGE_BITS = 39, 24
-"""Of a revision: which life it is of, and the count of its changes. 63 bits: it is positive in every language."""
 MOST_WANTED = 65_536
 """Sessions of which this pod remembers another life that was asked for."""
 EXISTS = "handoff.session_exists"
 QUARANTINED = "handoff.quarantined"
-
-
-def life_of(revision: int) -> int:
-    return revision >> CHANGE_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +34,23 @@ class Detached:
     key: SessionKey
     state: SessionState
     by_reference: bool
+    copied_at: int | None
 
 
 class PodSessions(SessionService):
-    """`SessionService` for one of several pods. `randomness` starts the revisions of each life."""
+    """`SessionService` for one of several pods.
 
-    def __init__(self, *arguments: Any, randomness: random.Random | None = None, **more: Any) -> None:
+    secret  gives what the pods share and nobody else has, once there is such: what was sealed with it is believed
+    """
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self._random = randomness or random.SystemRandom()
+        self.secret: Callable[[], bytes] | None = None
         self._wanted: OrderedDict[SessionKey, int] = OrderedDict()
 
-    def _encode_anew(self, *arguments: Any, **more: Any) -> tuple[SessionState, bool]:
-        state, by_reference = super()._encode_anew(*arguments, **more)
-        state.revision = self._random.getrandbits(LIFE_BITS) << CHANGE_BITS
-        return state, by_reference
-
-    def _change(self, tenant: str, session: str, expected: int | None, *more: Any) -> Patch:
+    def _change(self, tenant: str, session: str, expected: int | None, *more: Any, **options: Any) -> Patch:
         try:
-            return super()._change(tenant, session, expected, *more)
+            return super()._change(tenant, session, expected, *more, **options)
         except RevisionConflict as conflict:
             if expected is not None and life_of(expected) != life_of(conflict.details["actual"]):
                 with self._lock:
@@ -96,7 +91,7 @@ class PodSessions(SessionService):
                 if live.closed:
                     raise SessionNotFound("session.not_found", "the session was closed or started over meanwhile")
                 self._table.pop(key)
-            return Detached(key, live.state, live.by_reference)
+            return Detached(key, live.state, live.by_reference, live.copied_at)
         finally:
             live.lock.release()
 
@@ -105,12 +100,17 @@ class PodSessions(SessionService):
         with self._lock:
             if self._table.get(detached.key) is not None:
                 return False
-            live = _Live(detached.state, detached.by_reference)
+            live = _Live(detached.state, detached.by_reference, detached.copied_at)
             self._table.put(detached.key, live, detached.state.state_bytes())
             return True
 
     def export_detached(self, detached: Detached) -> bytes:
-        return handoff.export_state(detached.state, self.tokenizer.fingerprint)
+        state = handoff.export_state(detached.state, self.tokenizer.fingerprint)
+        return state if self.secret is None else handoff.sealed(state, self.secret())
+
+    def _imported(self, data: bytes) -> SessionState:
+        state, believed = handoff.unsealed(data, self.secret() if self.secret is not None else None)
+        return handoff.import_state(state, self.tokenizer, believed=believed)
 
     def restore(self, tenant: str, session: str, data: bytes) -> SessionInfo:
         """Take over an exported state; if it is here already, at that revision or a later one, that one stays.
@@ -119,8 +119,8 @@ class PodSessions(SessionService):
         the state is of the life that was last asked for in vain.
         """
         key = self._key(tenant, session)
-        by_reference = self.tokenizer.text_encoder is None
-        state = handoff.import_state(data, self.tokenizer)
+        by_reference = self.tokenizer.staged is None
+        state = self._imported(data)
         info = self._info(state)
         with self._lock:
             present = self._table.get(key)
@@ -128,9 +128,15 @@ class PodSessions(SessionService):
             if present is None or (
                 wanted is not None and wanted == life_of(state.revision) != life_of(present.state.revision)
             ):
-                self._table.put(key, _Live(state, by_reference), state.state_bytes())
+                self._table.put(key, _Live(state, by_reference, state.revision), state.state_bytes())
                 return info
-            revision = present.state.revision
-            if life_of(revision) != life_of(state.revision) or revision < state.revision:
-                raise StateError(EXISTS, "there is another session of that name", here=revision, sent=state.revision)
+            if not _went_on(present, state.revision):
+                here = present.state.revision
+                raise StateError(EXISTS, "there is another session of that name", here=here, sent=state.revision)
             return self._info(present.state)
+
+
+def _went_on(live: _Live, revision: int) -> bool:
+    """Whether a session is the state of that `revision`, or what became of it here."""
+    at = live.state.revision if live.copied_at is None else live.copied_at
+    return life_of(at) == life_of(revision) and at >= revision

@@ -32,12 +32,12 @@ from typing import Any
 from ..core.errors import EnvironmentFault, InvalidRequest, SessionNotFound, SnapshotNotFound, TierError
 from ..ports import Clock
 from ..sessions.affinity import ring_key
+from ..sessions.lives import life_of
 from ..sessions.registry import Registry
 from ..sessions.table import SessionKey
 from ..transport.status import OwnerAnswered
 from .drain import Handover, HandoverReport
 from .forward import Forwarder, NotServed, hop_of, snapshot_of
-from .held import life_of
 from .membership import Membership
 from .ring import Peer, Ring
 

@@ -5,16 +5,24 @@ per segment and for the tail its IDs (little-endian uint32) and its UTF-8 text w
 with the text's untrusted spans in the header. A state has some exactly if it is of version 2: who knows nothing of
 them refuses it.
 
-Guarantees of `import_state`: the bytes are those that were exported (digest), for this very snapshot (fingerprint),
-every ID is in the vocabulary, and the tail encodes to the IDs that came with it (witness). With `verify_all`, every
-kept text is encoded again; so is a text with untrusted spans where no fast path is admitted for such.
+Guarantees of `import_state`: the state is for this very snapshot (fingerprint), every ID is in the vocabulary, and the
+IDs are those of its text: every segment's border is a boundary of the rule, and every segment's text and the tail's is
+encoded again, by the stages and not by a form that does without them, and gives the IDs that came with it. What can't
+be shown so is refused: text of which only a digest is left, too. The digest alone shows nothing but that no byte was
+lost: whoever changes a state can make it anew.
+
+A state may be sealed with a key that pods share (a MAC around it): who has the key may believe what another one who
+has it says of the segments. Then the tail alone is encoded again. A text with untrusted spans is encoded again as a
+whole in any case where no fast path is admitted for such.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import struct
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,9 +32,12 @@ from ..core.pipeline import Position
 from ..core.session import Segment, SessionState
 from ..core.trust import NO_SPANS, Spans, clipped, joined
 from ..tokenizer import TierTokenizer
+from .lives import REVISION_LIMIT
 
 MAGIC = b"TKTSTATE1\n"
 MAGIC_UNTRUSTED = b"TKTSTATE2\n"
+MAGIC_SEALED = b"TKTSEALED1\n"
+SEAL_BYTES = 32
 MAX_STATE_BYTES = 1 << 30
 
 
@@ -54,8 +65,28 @@ def export_state(state: SessionState, fingerprint: str) -> bytes:
     return magic + hashlib.blake2b(body, digest_size=16).digest() + body
 
 
-def import_state(data: bytes, tokenizer: TierTokenizer, *, verify_all: bool = False) -> SessionState:
-    """Raises `StateCorrupt` (`handoff.*`)."""
+def sealed(data: bytes, secret: bytes) -> bytes:
+    """An exported state, vouched for by whoever has `secret`."""
+    return MAGIC_SEALED + _seal(data, secret) + data
+
+
+def unsealed(data: bytes, secret: bytes | None) -> tuple[bytes, bool]:
+    """(the exported state, whether somebody who has `secret` vouches for it). One that nobody does isn't refused here:
+    all of it has to be shown then."""
+    if not data.startswith(MAGIC_SEALED):
+        return data, False
+    start = len(MAGIC_SEALED) + SEAL_BYTES
+    seal, state = data[len(MAGIC_SEALED) : start], data[start:]
+    return state, secret is not None and hmac.compare_digest(seal, _seal(state, secret))
+
+
+def _seal(data: bytes, secret: bytes) -> bytes:
+    key = hashlib.blake2b(secret, digest_size=32, person=b"toktier-state").digest()
+    return hashlib.blake2b(data, key=key, digest_size=SEAL_BYTES).digest()
+
+
+def import_state(data: bytes, tokenizer: TierTokenizer, *, believed: bool = False) -> SessionState:
+    """`believed`: somebody who may be believed vouches for the segments. Raises `StateCorrupt` (`handoff.*`)."""
     start = len(MAGIC) + 16
     magic = data[: len(MAGIC)]
     if len(data) > MAX_STATE_BYTES or magic not in (MAGIC, MAGIC_UNTRUSTED):
@@ -69,7 +100,7 @@ def import_state(data: bytes, tokenizer: TierTokenizer, *, verify_all: bool = Fa
         raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, struct.error) as error:
         raise StateCorrupt("handoff.malformed", "the state is malformed") from error
-    _verify(state, tokenizer, verify_all=verify_all)
+    _verify(state, tokenizer, believed=believed)
     return state
 
 
@@ -77,7 +108,7 @@ def _read(body: bytes, tokenizer: TierTokenizer, *, has_spans: bool) -> SessionS
     (size,) = struct.unpack_from("<I", body)
     header = json.loads(body[4 : 4 + size])
     revision, keep_text = header["revision"], header["keep_text"]
-    if type(revision) is not int or revision < 0 or type(keep_text) is not bool:
+    if type(revision) is not int or not 0 <= revision < REVISION_LIMIT or type(keep_text) is not bool:
         raise StateCorrupt("handoff.malformed", "the header is malformed")
     if header["fingerprint"] != tokenizer.fingerprint:
         raise StateCorrupt("handoff.fingerprint", "the state belongs to another snapshot")
@@ -127,12 +158,12 @@ def _spans(raw: list[list[int]], chars: int) -> Spans:
     return spans
 
 
-def _verify(state: SessionState, tokenizer: TierTokenizer, *, verify_all: bool) -> None:
+def _verify(state: SessionState, tokenizer: TierTokenizer, *, believed: bool) -> None:
     limit = tokenizer.reference.id_limit
     for ids in [*(segment.ids for segment in state.segments), state.tail_ids]:
         if len(ids) and int(ids.max()) >= limit:
             raise StateCorrupt("handoff.unknown_id", "the state holds an ID outside the vocabulary")
-    encoder = tokenizer.text_encoder
+    encoder = tokenizer.staged
     if state.untrusted and (encoder is None or not tokenizer.trust_admitted):
         _verify_by_reference(state, tokenizer)
         return
@@ -143,11 +174,15 @@ def _verify(state: SessionState, tokenizer: TierTokenizer, *, verify_all: bool) 
     pieces: list[tuple[int, str, bytes, Position]] = [
         (state.chars_before[-1], state.tail, state.tail_ids.tobytes(), state.tail_position)
     ]
-    if verify_all:
+    if not believed:
         for index, segment in enumerate(state.segments):
             position = Position.CONTINUATION if index else Position.TEXT_START
-            if segment.text is not None:
-                pieces.append((state.chars_before[index], segment.text.decode(), segment.ids.tobytes(), position))
+            if segment.text is None:
+                raise StateCorrupt("handoff.unverifiable", "text that isn't kept can't be checked: pods need one token")
+            pieces.append((state.chars_before[index], segment.text.decode(), segment.ids.tobytes(), position))
+        texts = [*(piece[1] for piece in pieces[1:]), *([state.tail] if state.tail else [])]
+        if not all(tokenizer.compiled.rule.holds(left[-1], right[0]) for left, right in pairwise(texts)):
+            raise StateCorrupt("handoff.border", "a segment ends where the rule claims no boundary")
     for offset, text, ids_bytes, position in pieces:
         spans = clipped(state.untrusted, offset, offset + len(text))
         again = encoder.encode_untrusted(text, spans, position) if spans else encoder.encode(text, position)

@@ -1,8 +1,10 @@
 """The tier's sessions: open, append, edit, full text, close, hand over — each answered by a patch.
 
 Guarantees: every patch leads to the reference's IDs; a call that raises has changed nothing; two writers of one
-session are serialized, and one whose `expected_revision` is stale gets `RevisionConflict`. A repair whose witness
-fails is answered by the reference, quarantines the tokenizer and is counted.
+session are serialized, and one whose `expected_revision` is stale gets `RevisionConflict`: a revision is one state's
+and never another's (`lives`), whatever was evicted, closed, opened or copied since. What a call returns is of one
+moment: a change with `whole` gives all IDs that it led to, so that nobody has to read them in a second step. A repair
+whose witness fails is answered by the reference, quarantines the tokenizer and is counted.
 
 After a quarantine, whoever ordered it, no ID made by a fast path leaves: every answer is made by the reference, also
 one that was under way, and a state that a fast path made is encoded anew before anything of it is told. Where its
@@ -19,7 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ..core.errors import InvalidRequest, RevisionConflict, SessionBusy, SessionNotFound, StateError
@@ -31,6 +33,7 @@ from ..core.values import Ids, Patch, Reason, Route, check_text
 from ..ports import Clock, Observer
 from ..tokenizer import TierTokenizer
 from . import handoff
+from .lives import Lives, changes_of, life_of
 from .table import SessionKey, SessionTable
 
 DEFAULT_BUDGET_BYTES = 1 << 30
@@ -56,14 +59,20 @@ class _Live:
     """A state and the lock that its writers take. `closed` tells a writer that waited that it came too late.
 
     by_reference    no fast path had a part in the state's IDs
+    copied_at       the revision at which the state was copied from another, whose life it mustn't go on with
     """
 
-    __slots__ = ("by_reference", "closed", "lock", "state")
+    __slots__ = ("by_reference", "closed", "copied_at", "lock", "state")
 
-    def __init__(self, state: SessionState, by_reference: bool) -> None:
-        self.state, self.by_reference = state, by_reference
+    def __init__(self, state: SessionState, by_reference: bool, copied_at: int | None = None) -> None:
+        self.state, self.by_reference, self.copied_at = state, by_reference, copied_at
         self.lock = threading.Lock()
         self.closed = False
+
+    def must_begin(self) -> bool:
+        """Whether a state that has just been changed needs a life of its own."""
+        revision = self.state.revision
+        return not changes_of(revision) or (self.copied_at is not None and life_of(revision) == life_of(self.copied_at))
 
 
 class SessionService:
@@ -74,8 +83,10 @@ class SessionService:
     counts      requests by `route.<route>`, steps down by `reason.<code>`, evictions by `evicted.<reason>`
     on_quarantine   told once, when a witness failed, from the thread that found it
     observer    sees every answer; what it raises is counted as `observer.failed`
+    lives       where the revisions of new states come from
 
     With `wait` off, a call that would have to wait for another writer raises `SessionBusy` (`session.busy`) instead.
+    With `whole`, a change's patch also holds all IDs of the session as they are right after it (`Patch.whole`).
     """
 
     def __init__(
@@ -90,8 +101,10 @@ class SessionService:
         max_text_chars: int = MAX_TEXT_CHARS,
         on_quarantine: Callable[[str], None] | None = None,
         observer: Observer | None = None,
+        lives: Lives | None = None,
     ) -> None:
         self.tokenizer = tokenizer
+        self._lives = lives or Lives()
         self.keep_text = keep_text
         self.max_text_chars = max_text_chars
         self._table: SessionTable[_Live] = SessionTable(
@@ -109,11 +122,13 @@ class SessionService:
     # --- calls -------------------------------------------------------------------------------------------------
 
     def open(self, tenant: str, session: str, text: str, *, untrusted: Ranges = NO_SPANS) -> Patch:
-        """Start (or start over) a session with `text`; the patch holds all its IDs."""
+        """Start (or start over) a session with `text`, in a life of its own; the patch holds all its IDs."""
         key = self._key(tenant, session)
         self._check_length(len(text) if isinstance(text, str) else 0)
-        live = _Live(*self._encode_anew(text, self._spans(untrusted, text)))
-        patch = self._whole(live, 0, Reason.OPENED)
+        state, by_reference, mistrusted = self._encode_anew(text, self._spans(untrusted, text))
+        state.revision = self._lives.begin()
+        live = _Live(state, by_reference)
+        patch = self._whole(live, 0, Reason.WITNESS_MISMATCH if mistrusted else Reason.OPENED)
         with live.lock:
             with self._lock:
                 self._table.put(key, live, live.state.state_bytes())
@@ -130,6 +145,7 @@ class SessionService:
         expected_revision: int | None = None,
         wait: bool = True,
         untrusted: Ranges = NO_SPANS,
+        whole: bool = False,
     ) -> Patch:
         """Add `delta` at the end."""
         if not isinstance(delta, str) or self._repairer() is None:
@@ -149,7 +165,7 @@ class SessionService:
             except TrustNotAdmitted:
                 return self._rebuild(live, *_edited(state, state.chars, state.chars, delta, spans))
 
-        return self._change(tenant, session, expected_revision, wait, change)
+        return self._change(tenant, session, expected_revision, wait, change, whole=whole)
 
     def edit(
         self,
@@ -162,6 +178,7 @@ class SessionService:
         expected_revision: int | None = None,
         wait: bool = True,
         untrusted: Ranges = NO_SPANS,
+        whole: bool = False,
     ) -> Patch:
         """Put `replacement` in place of characters start..stop (a truncation: stop at the end, replacement empty)."""
         check_text(replacement)
@@ -182,7 +199,7 @@ class SessionService:
             except TrustNotAdmitted:
                 return self._rebuild(live, *_edited(state, start, stop, replacement, spans))
 
-        return self._change(tenant, session, expected_revision, wait, change)
+        return self._change(tenant, session, expected_revision, wait, change, whole=whole)
 
     def full_text(
         self,
@@ -193,6 +210,7 @@ class SessionService:
         expected_revision: int | None = None,
         wait: bool = True,
         untrusted: Ranges = NO_SPANS,
+        whole: bool = False,
     ) -> Patch:
         """Make the session's text `text`, using what the stored state has in common with it; opens it if need be.
 
@@ -223,11 +241,12 @@ class SessionService:
                 return self._rebuild(live, text, spans, Reason.TEXT_NOT_KEPT)
 
         try:
-            return self._change(tenant, session, expected_revision, wait, change, text)
+            return self._change(tenant, session, expected_revision, wait, change, text, whole=whole)
         except SessionNotFound:
             if expected_revision is not None:
                 raise
-            return self.open(tenant, session, text, untrusted=spans)
+            patch = self.open(tenant, session, text, untrusted=spans)
+            return replace(patch, whole=patch.ids) if whole else patch
 
     def encode(self, text: str, *, untrusted: Ranges = NO_SPANS) -> Patch:
         """All IDs of `text` without a session, as a patch of nothing."""
@@ -250,7 +269,7 @@ class SessionService:
     def fork(self, tenant: str, session: str, twin: str, *, wait: bool = True) -> bool:
         """Start `twin` as a copy of `session`, at its revision; whether there was a session to copy.
 
-        Text and IDs are shared with it, but count in full in the budget.
+        The first change of the copy begins a life. Text and IDs are shared with it, but count in full in the budget.
         """
         source, target = self._key(tenant, session), self._key(tenant, twin)
         try:
@@ -258,7 +277,7 @@ class SessionService:
         except SessionNotFound:
             return False
         try:
-            copied = _Live(live.state.copy(), live.by_reference)
+            copied = _Live(live.state.copy(), live.by_reference, live.state.revision)
         finally:
             live.lock.release()
         with self._lock:
@@ -285,19 +304,45 @@ class SessionService:
             tenant, session, wait, lambda state: (self._info(state), self.tokenizer.template.around(state.ids()))
         )
 
+    def read(
+        self, tenant: str, session: str, *, ids: bool = False, exported: bool = False
+    ) -> tuple[SessionInfo, Ids | None, bytes | None]:
+        """`info`, with `ids` and `export` if they are asked for, of one moment."""
+        if not ids and not exported:
+            return self.info(tenant, session), None, None
+        around, fingerprint = self.tokenizer.template.around, self.tokenizer.fingerprint
+        return self._read(
+            tenant,
+            session,
+            True,
+            lambda state: (
+                self._info(state),
+                around(state.ids()) if ids else None,
+                handoff.export_state(state, fingerprint) if exported else None,
+            ),
+        )
+
     def export(self, tenant: str, session: str) -> bytes:
-        """The session's state as bytes that another pod can `restore`."""
+        """The session's state as bytes that can be restored, as a copy at its revision."""
         fingerprint = self.tokenizer.fingerprint
         return self._read(tenant, session, True, lambda state: handoff.export_state(state, fingerprint))
 
     def restore(self, tenant: str, session: str, data: bytes) -> SessionInfo:
-        """Take over an exported state. Raises `StateCorrupt` unless its digest, fingerprint and witness hold."""
+        """Take over an exported state, at its revision; its first change begins a life.
+
+        Takes about as long as opening it with its text. Raises `StateCorrupt` unless fingerprint and digest hold and
+        its text gives its IDs.
+        """
         key = self._key(tenant, session)
-        by_reference = self.tokenizer.text_encoder is None  # then all of the text is encoded again by the reference
-        state = handoff.import_state(data, self.tokenizer)
+        by_reference = self.tokenizer.staged is None  # then all of the text is encoded again by the reference
+        state = self._imported(data)
+        info = self._info(state)
         with self._lock:
-            self._table.put(key, _Live(state, by_reference), state.state_bytes())
-        return self.info(tenant, session)
+            self._table.put(key, _Live(state, by_reference, state.revision), state.state_bytes())
+        return info
+
+    def _imported(self, data: bytes) -> SessionState:
+        return handoff.import_state(handoff.unsealed(data, None)[0], self.tokenizer)
 
     def counts(self) -> dict[str, int]:
         with self._lock:
@@ -358,6 +403,8 @@ class SessionService:
         wait: bool,
         change: Callable[[_Live], Patch],
         text: str | None = None,
+        *,
+        whole: bool = False,
     ) -> Patch:
         """`text`: the whole new text, where the caller gave it."""
         key = self._key(tenant, session)
@@ -373,7 +420,11 @@ class SessionService:
             patch = change(live)
             if self.tokenizer.quarantined and not live.by_reference:
                 patch = self._overtaken(key, live, patch, text)
-            self._answer(key, live, patch)
+            patch = self._answer(key, live, patch)
+            if whole:
+                complete = patch.keep == 0 and patch.total == len(patch.ids)
+                ids = patch.ids if complete else self.tokenizer.template.around(live.state.ids())
+                patch = replace(patch, whole=ids)
         finally:
             live.lock.release()
         return patch
@@ -392,13 +443,17 @@ class SessionService:
         finally:
             live.lock.release()
 
-    def _answer(self, key: SessionKey, live: _Live, patch: Patch) -> None:
-        """Note that the session has changed; its lock is held."""
+    def _answer(self, key: SessionKey, live: _Live, patch: Patch) -> Patch:
+        """Note that the session has changed; its lock is held. `patch`, with the revision that it leads to."""
+        if patch.route is not Route.UNCHANGED and live.must_begin():
+            live.state.revision = self._lives.begin()
+            patch = replace(patch, revision=live.state.revision)
         with self._lock:
             if not live.closed:
                 self._table.resize(key, live.state.state_bytes())
             self._count(patch)
         self._observe(patch, live.state)
+        return patch
 
     def _observe(self, patch: Patch, state: SessionState) -> None:
         if self._observer is not None:
@@ -424,24 +479,31 @@ class SessionService:
         tokenizer = self.tokenizer
         encoder = None if tokenizer.quarantined else tokenizer.text_encoder
         if encoder is not None and (tokenizer.trust_admitted or not untrusted):
-            ids = encoder.encode_untrusted(text, untrusted) if untrusted else encoder.encode_full(text)
+            try:
+                ids = encoder.encode_untrusted(text, untrusted) if untrusted else encoder.encode_full(text)
+            except WitnessMismatch:
+                self._distrust()
             if not tokenizer.quarantined:
                 return ids, False
         return tokenizer.encode_by_reference(text, untrusted), True
 
-    def _encode_anew(self, text: str, untrusted: Spans) -> tuple[SessionState, bool]:
-        """(the state of `text`, whether the reference alone made it)."""
-        repairer = self._repairer()
+    def _encode_anew(self, text: str, untrusted: Spans) -> tuple[SessionState, bool, bool]:
+        """(the state of `text`, whether the reference alone made it, whether that is since a witness failed here)."""
+        repairer, mistrusted = self._repairer(), False
         if repairer is not None and (repairer.takes_untrusted or not untrusted):
-            state = repairer.open(text, keep_text=self.keep_text, untrusted=untrusted)
+            try:
+                state = repairer.open(text, keep_text=self.keep_text, untrusted=untrusted)
+            except WitnessMismatch:
+                mistrusted = True
+                self._distrust()
             if not self.tokenizer.quarantined:
-                return state, False
+                return state, False, False
         check_text(text)
         ids, by_reference = self._encode_text(text, untrusted)
         state = SessionState(keep_text=True)  # without a rule the next change needs the whole text again
         state.splice_tail(text, 0, ids)
         state.mark_untrusted(untrusted)
-        return state, by_reference
+        return state, by_reference, mistrusted
 
     def _rebuild(
         self,
@@ -458,7 +520,9 @@ class SessionService:
         `replaced` IDs of revision `revision` are the caller's; by default those of the state.
         """
         before = live.state
-        fresh, by_reference = self._encode_anew(text, untrusted)
+        fresh, by_reference, mistrusted = self._encode_anew(text, untrusted)
+        if mistrusted:
+            reason = Reason.WITNESS_MISMATCH
         fresh.revision = (before.revision if revision is None else revision) + 1
         live.state, live.by_reference = fresh, by_reference
         return self._whole(
@@ -471,11 +535,15 @@ class SessionService:
         return Reason.TRUST_NOT_ADMITTED if untrusted and self.tokenizer.text_encoder is not None else Reason.NO_RULE
 
     def _mistrust(self, live: _Live, new: Callable[[], tuple[str, Spans]]) -> Patch:
-        """A witness failed: nothing of the fast paths is believed any more. `new`: the text to come, and its spans."""
+        """The answer after a witness failed. `new`: the text to come, and its spans."""
+        self._distrust()
+        return self._rebuild(live, *new(), Reason.WITNESS_MISMATCH)
+
+    def _distrust(self) -> None:
+        """A witness failed: nothing of the fast paths is believed any more."""
         first = self.tokenizer.quarantine()
         if first and self._on_quarantine is not None:
             self._on_quarantine(Reason.WITNESS_MISMATCH.value)
-        return self._rebuild(live, *new(), Reason.WITNESS_MISMATCH)
 
     def _overtaken(self, key: SessionKey, live: _Live, patch: Patch, text: str | None) -> Patch:
         """The tokenizer was quarantined while a fast path made `patch`: the reference's answer in its place.

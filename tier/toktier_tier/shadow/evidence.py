@@ -33,7 +33,8 @@ class Divergence:
     reason              why the answer wasn't made more cheaply: a code of `core.values.Reason`
     revision            None for an answer without a session
     expected_tokens     None if the reference refuses the text
-    first_difference    index of the first ID that differs (of the shorter one's end if none does)
+    first_difference    index of the first ID that differs (of the shorter one's end if none does); where all are equal,
+                        of the first one behind a border between segments that isn't one
     around_from         index of the first ID of `expected_around` and `answered_around`
     quarantined_now     whether this divergence put the tokenizer into quarantine
     sample_path         where the sample was written; None if it wasn't
@@ -68,11 +69,14 @@ def describe(
     time_s: float,
     fingerprint: str,
     quarantined_now: bool,
+    first: int | None = None,
 ) -> Divergence:
-    """`expected` and `answered` differ; None: the reference refuses the text."""
+    """`expected` and `answered` differ; None: the reference refuses the text. Where they don't differ, `first` is the
+    index of the first ID behind a border that is wrong."""
     data = text.encode("utf-8")
     known = expected if expected is not None else answered[:0]
-    first = first_difference(known, answered)
+    if first is None:
+        first = first_difference(known, answered)
     start, stop = max(first - AROUND_TOKENS, 0), first + AROUND_TOKENS + 1
     return Divergence(
         time_s=time_s,

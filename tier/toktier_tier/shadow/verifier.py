@@ -6,7 +6,9 @@ Guarantees:
  2. Every sample is accounted for: sampled = skipped + dropped + verified + failed + those still held.
  3. IDs are compared byte for byte, over the whole text: those that the session holds, and those that a client holds
     who applied the patch to right ones. The difference that quarantines is confirmed by the reference's own `encode`;
-    for a text with untrusted spans `encoders.trust` says what is right.
+    for a text with untrusted spans `encoders.trust` says what is right. Where all IDs are right, every border between
+    a session's segments is looked at by itself (`core.witness`): IDs that belong to one segment and are kept with the
+    next would be wrong after a change, and show in no full encode.
  4. A confirmed divergence quarantines the tokenizer before anything else is done about it.
  5. Nothing that goes wrong here, in the reference, the file system or the callback, ends the verifying thread.
 
@@ -26,7 +28,8 @@ from contextlib import suppress
 import numpy as np
 
 from ..core.errors import InvalidText
-from ..core.repair import TemplateIds
+from ..core.pipeline import Position
+from ..core.repair import TemplateIds, WitnessMismatch
 from ..core.trust import Spans
 from ..core.values import Ids
 from ..encoders.reference import Reference
@@ -163,15 +166,42 @@ class Verifier:
             except InvalidText:
                 expected = None
             answered = difference(sample, expected, reference)
-        if answered is None:
+        border = self._wrong_border(sample) if answered is None else None
+        if answered is None and border is None:
             self._count("verified")
             return
+        if answered is None:
+            answered = expected
+        assert answered is not None
         quarantined_now = tokenizer.quarantine()
         first = self._count("verified", "diverged")
         try:
-            self._report(sample, text, expected, answered, quarantined_now, first)
+            self._report(sample, text, expected, answered, quarantined_now, first, border)
         except BaseException:  # out of memory, or whatever the callback has in store
             self._count("untold")
+
+    def _wrong_border(self, sample: Sample) -> int | None:
+        """How many IDs stand before a border that the reference doesn't confirm; None if it confirms all of them."""
+        tokenizer = self.tokenizer
+        stored = sample.stored()
+        if tokenizer.cuts is None or not sample.segments or sample.tail_ids is None or stored is None:
+            return None
+        pieces = [(segment.decoded(), segment.ids) for segment in sample.segments]
+        if sample.tail:
+            pieces.append((sample.tail, sample.tail_ids))
+        try:
+            tokenizer.cuts.check_every(pieces, Position.TEXT_START, sample.untrusted, self._window)
+        except WitnessMismatch as found:
+            return len(tokenizer.template.prefix) + int(found.details["cut_tokens"])
+        return None
+
+    def _window(self, text: str, untrusted: Spans) -> Ids:
+        if untrusted:
+            return self.tokenizer.trust.encode(text, untrusted)
+        found = self._encode(text)
+        if found is None:
+            raise InvalidText("text.reference_refuses", "the reference can't encode this text")
+        return self.tokenizer.template.within(found)
 
     def _encode(self, text: str) -> Ids | None:
         """The reference's IDs; None if it refuses, or can't be asked apart from other threads."""
@@ -190,7 +220,14 @@ class Verifier:
         return encode_apart(reference, text)
 
     def _report(
-        self, sample: Sample, text: str, expected: Ids | None, answered: Ids, quarantined_now: bool, first: bool
+        self,
+        sample: Sample,
+        text: str,
+        expected: Ids | None,
+        answered: Ids,
+        quarantined_now: bool,
+        first: bool,
+        border: int | None,
     ) -> None:
         divergence = describe(
             sample,
@@ -200,6 +237,7 @@ class Verifier:
             time_s=self._now(),
             fingerprint=self.tokenizer.fingerprint,
             quarantined_now=quarantined_now,
+            first=border,
         )
         path = self._evidence.write(divergence, text)
         if path is None:

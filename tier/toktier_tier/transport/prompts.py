@@ -267,14 +267,9 @@ class Prompts:
         sessions = served.sessions
 
         def encode(wait: bool) -> tuple[Patch, Ids]:
-            patch = sessions.full_text(tenant, session, text, wait=wait, untrusted=untrusted)
-            if patch.keep == 0 and patch.total == len(patch.ids):
-                return patch, patch.ids
-            info, ids = sessions.snapshot(tenant, session, wait=wait)
-            if info.revision != patch.revision:  # another request has changed the session since
-                alone = sessions.encode(text, untrusted=untrusted)
-                return alone, alone.ids
-            return patch, ids
+            patch = sessions.full_text(tenant, session, text, wait=wait, untrusted=untrusted, whole=True)
+            assert patch.whole is not None
+            return patch, patch.whole
 
         patch, ids = await self.work.run(served, len(text) // 16, encode)
         self._telemetry.answered(served, method, patch, len(text), perf_counter() - begun)

@@ -127,21 +127,18 @@ class TokenizerServicer:
 
     async def GetSession(self, request: pb.GetSessionRequest, tenant: str) -> pb.GetSessionResponse:
         served = self.registry.find(request.model)
-        sessions, session = served.sessions, request.session
 
         def get() -> pb.GetSessionResponse:
-            state = sessions.export(tenant, session) if request.include_state else b""
-            if request.include_ids:
-                info, ids = sessions.snapshot(tenant, session)
-            else:
-                info, ids = sessions.info(tenant, session), None
+            info, ids, state = served.sessions.read(
+                tenant, request.session, ids=request.include_ids, exported=request.include_state
+            )
             return pb.GetSessionResponse(
                 revision=info.revision,
                 text_chars=info.chars,
                 tokens=info.tokens,
                 state_bytes=info.state_bytes,
                 ids=bytes_of(ids) if ids is not None else b"",
-                state=state,
+                state=state or b"",
             )
 
         return await self.work.in_thread(get)
@@ -161,7 +158,9 @@ class TokenizerServicer:
     async def Handoff(self, request: pb.HandoffRequest, tenant: str) -> pb.HandoffResponse:
         served = self.registry.find(request.model)
         chain = unpacked(request.chain)
-        info = await self.work.in_thread(lambda: served.sessions.restore(tenant, request.session, request.state))
+        info = await self.work.run(
+            served, len(request.state), lambda wait: served.sessions.restore(tenant, request.session, request.state)
+        )
         if chain:
             self.prompts.adopt(served, tenant, request.session, chain)
         return pb.HandoffResponse(revision=info.revision, text_chars=info.chars, tokens=info.tokens)
