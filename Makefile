@@ -8,7 +8,7 @@ SPLIT_CHARS := 100000
 # By themselves: one network namespace holds the whole cluster.
 ON_KUBERNETES := e2e/test_cluster.py e2e/test_operator.py e2e/test_operator_sglang.py
 
-.PHONY: demo demo-sglang e2e-full test kernels kernels-full check bench bench-service bench-load bench-memory tokenizers e2e fuzz format clean
+.PHONY: demo demo-sglang e2e-full test kernels kernels-full check bench bench-service bench-load bench-memory tokenizers e2e fuzz exactness mutants format clean
 
 demo: $(VENV)/.ready  ## admit a real tokenizer, replay 300 agent turns, check every one (build/demo.json, .html)
 	$(PY) -m demo --out build
@@ -65,6 +65,18 @@ e2e-full: $(VENV)/.ready  ## the same with what takes minutes
 
 fuzz: $(VENV)/.ready  ## the property tests again, with 50 times their examples
 	TOKTIER_EXAMPLES=50 $(PY) -m pytest -q -n 2 --dist loadfile --timeout 7200 tests/core tests/sessions
+
+EXACTNESS_SECONDS := 600
+exactness: $(VENV)/.ready  ## comparisons at scale, going on where the last start stopped (EXACTNESS_SECONDS each of four kinds)
+	$(PY) -m catalog --all
+	for kind in splits ids sessions history; do \
+		$(PY) -m exactness $$kind --out build --seconds $(EXACTNESS_SECONDS) || exit 1; \
+	done
+	$(PY) -m exactness table --out build
+
+mutants: $(VENV)/.ready  ## faults planted in our own code, one by one: the suite has to find each (build/mutants.json)
+	$(PY) -m catalog --ci
+	$(PY) -m mutants --out build --document docs/exactness.md
 
 format: $(VENV)/.ready
 	$(VENV)/bin/ruff check --fix .
