@@ -33,7 +33,7 @@ from workshop import bpe, byte_level, byte_telltale, metaspace, random_text, tok
 NAME = tokenizers_one.NAME
 WORDS = ["▁", "▁a", "▁b", "a", "b", "ab", "ba", "é", ".", "'", "s"]
 DOCUMENTS: dict[str, dict[str, Any]] = {
-    "byte_bpe": json.loads(tokenizer_json(byte_telltale("abé 1"), pre_tokenizer=byte_level())),
+    "byte_bpe": json.loads(tokenizer_json(byte_telltale("abcdefghijklmnopqrstuvwxyz1 é"), pre_tokenizer=byte_level())),
     "metaspace_bpe": json.loads(
         tokenizer_json(
             bpe(WORDS, itertools.product("▁ab", "ab"), unk_token="é", fuse_unk=True), pre_tokenizer=metaspace()
