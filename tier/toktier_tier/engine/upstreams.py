@@ -35,9 +35,10 @@ from .breaker import Breaker, BreakerPolicy, Phase
 class EngineEvent:
     """Something to count.
 
-    name      request, ids, reply or breaker
+    name      request, question (of the tier's own), ids, reply or breaker
     upstream  its name, or "" where none was chosen
-    reason    request: ok, closed_early or an error's code; ids: matched, mismatched, unknown or ignored_before;
+    reason    request: ok, closed_early or an error's code; question: an error's code; ids: matched, mismatched, unknown
+              or ignored_before;
               reply: no_end_mark (a stream without [DONE]); breaker: the phase that was entered
     """
 
