@@ -238,6 +238,15 @@ def test_white_space_is_swallowed_within_the_stretch() -> None:
     assert [(start, stop) for _, start, stop in oracle.recognized("a  <b>  b", ((0, 2), (7, 9)))] == [(2, 7)]
 
 
+def test_a_template_that_names_the_text_twice_has_no_untrusted_spans() -> None:
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    twice = {"type": "TemplateProcessing", "single": [text, text], "pair": [text, text], "special_tokens": {}}
+    data = tokenizer_json(byte_telltale("ab <m>"), pre_tokenizer=byte_level(), post_processor=twice)
+    with pytest.raises(UnsupportedTokenizer) as caught:
+        TrustReference(reference_of(data))
+    assert caught.value.code == "trust.unsupported"
+
+
 @pytest.mark.parametrize("family", ["pile-novelai"])
 def test_a_snapshot_without_a_definition_is_refused_by_name(family: str) -> None:
     reference = family_reference(family)

@@ -21,6 +21,7 @@ import numpy as np
 import tokenizers
 
 from ..core.errors import InvalidText, UnsupportedTokenizer
+from ..core.post_processor import check_post_processor
 from ..core.trust import Spans
 from ..ports import Ids
 from .reference import Reference, encode_text_of, offsets_of
@@ -35,6 +36,10 @@ def trust_refusal(reference: Reference) -> str:
     rewrites = tokenizer.normalizer is not None and not _is_empty(reference.snapshot.normalizer)
     if rewrites and any(token.normalized for token in reference.added_tokens()):
         return "added tokens are searched in normalized text, whose characters aren't those of the spans"
+    try:
+        check_post_processor(reference.snapshot.post_processor)
+    except UnsupportedTokenizer as error:
+        return error.message  # the IDs of parts wouldn't join to those of the text
     return ""
 
 
