@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from toktier_tier.admission_job.diff import compare
+from toktier_tier.admission.causes import Cause
+from toktier_tier.admission.differences import Differences, Group
+from toktier_tier.admission.transfer import pack_value, unpack_value
+from toktier_tier.admission_job.diff import SnapshotDiff, compare
 from toktier_tier.core.snapshot import SpecialTokenPolicy, parse_snapshot
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference
 from workshop import bracketed_json, byte_level, byte_telltale, family_data, family_reference, token, tokenizer_json
@@ -104,3 +107,10 @@ def test_two_families_are_compared_within_a_result() -> None:
     assert found.removed
     assert len(json.dumps(found.to_document())) < 20_000
     assert len(found.examples) == 20
+
+
+def test_a_diff_crosses_processes_whole() -> None:
+    group = Group(Cause("normalizer", "other tables"), 2, ((0x300, 0x301),), (("a\ud800", (1, 2), None),))
+    release = Differences("tokenizers==0.22.2", "tokenizers==0.23.3", "", 7, (group,))
+    found = SnapshotDiff(("a", "b"), ("x",), ("y",), (), (), 3, 1, (("t", None, (4,)),), release)
+    assert unpack_value(pack_value(found)) == found

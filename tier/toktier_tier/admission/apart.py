@@ -66,12 +66,12 @@ def load_apart(snapshot: Snapshot, apart: Apart | None = None) -> None:
 
     Raises what `open_reference` raises, `UnsupportedTokenizer` (`tokenizer.kills_process`), `EnvironmentFault`.
     """
-    _by_reference(snapshot, worker.LOAD, apart or Apart())
+    run_apart(snapshot, {"what": worker.LOAD}, apart or Apart())
 
 
 def derive_apart(snapshot: Snapshot, apart: Apart | None = None) -> BoundaryRule:
     """`campaign.derive_rule`. Raises as `load_apart`."""
-    (rule,) = _by_reference(snapshot, worker.DERIVE, apart or Apart())
+    (rule,) = run_apart(snapshot, {"what": worker.DERIVE}, apart or Apart())
     return unpack_rule(rule)
 
 
@@ -103,9 +103,10 @@ def admit_apart(
                 _refuse(died)
 
 
-def _by_reference(snapshot: Snapshot, what: str, apart: Apart) -> list[bytes]:
+def run_apart(snapshot: Snapshot, asked: Mapping[str, Any], apart: Apart, corpus: Sequence[str] = ()) -> list[bytes]:
+    """The outcome of a task in which no candidate has a part. Raises as `load_apart`."""
     try:
-        return _run(snapshot, {"what": what, "killed": {}}, apart)
+        return _run(snapshot, {**asked, "killed": {}}, apart, corpus)
     except _Died as died:
         _refuse(died)
 

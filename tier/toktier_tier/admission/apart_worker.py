@@ -46,7 +46,9 @@ PROBE = "def hello(name):\n    return f'Hi {name}, naïve 中文 🙂!'  # 12345
 """What every tokenizer encodes before it serves."""
 
 
-def main() -> None:
+def main(tasks: Mapping[str, Task] | None = None) -> None:
+    """`tasks`: further ones, by what they are asked as."""
+    TASKS.update(tasks or {})
     ignore_interrupts()
     messages = [read_message(sys.stdin.buffer) for _ in range(3)]
     task, data, corpus = messages
@@ -93,13 +95,25 @@ def run_task(asked: Mapping[str, Any], data: bytes, corpus: Sequence[str], tell:
     tell("load", 0.0)
     reference = open_reference(data, SpecialTokenPolicy(asked["policy"]))
     _try_out(reference)
-    if asked["what"] == LOAD:
-        return ()
-    if asked["what"] == DERIVE:
-        tell("rule: derive", 0.0)
-        return (pack_rule(reference.snapshot, derive_rule(reference)),)
+    return TASKS[asked["what"]](asked, reference, corpus, tell)
+
+
+def _load(asked: Mapping[str, Any], reference: Reference, corpus: Sequence[str], tell: Teller) -> Sequence[bytes]:
+    return ()
+
+
+def _derive(asked: Mapping[str, Any], reference: Reference, corpus: Sequence[str], tell: Teller) -> Sequence[bytes]:
+    tell("rule: derive", 0.0)
+    return (pack_rule(reference.snapshot, derive_rule(reference)),)
+
+
+def _admit(asked: Mapping[str, Any], reference: Reference, corpus: Sequence[str], tell: Teller) -> Sequence[bytes]:
     options = {key: asked[key] for key in ("budget_s", "seed", "candidates")}
     return pack_admission(admit(reference, corpus=corpus, progress=tell, **options))
+
+
+Task = Callable[[Mapping[str, Any], Reference, Sequence[str], Teller], Sequence[bytes]]
+TASKS: dict[str, Task] = {LOAD: _load, DERIVE: _derive, ADMIT: _admit}
 
 
 def _try_out(reference: Reference) -> None:

@@ -67,6 +67,16 @@ def unpack_admission(snapshot: Snapshot, messages: Sequence[bytes]) -> Admission
     return Admission(report, from_bytes(compiled))
 
 
+def pack_value(value: Any) -> bytes:
+    """Of a dataclass of the tier's, with what it holds."""
+    return json.dumps(_plain(value)).encode()
+
+
+def unpack_value(data: bytes) -> Any:
+    """Raises `StateCorrupt` (`admission.transfer`)."""
+    return _whole(json.loads(data))
+
+
 def _digest(report: Report) -> str:
     return hashlib.sha256(report.to_json().encode()).hexdigest()
 

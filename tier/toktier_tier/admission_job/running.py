@@ -13,20 +13,23 @@ from __future__ import annotations
 import datetime
 import json
 import logging
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..admission.apart import MACHINE_FAULTS, admit_apart, load_apart
+from ..admission.apart import MACHINE_FAULTS, Apart, ChildFailed, admit_apart, run_apart
+from ..admission.transfer import unpack_value
 from ..core.errors import InvalidRequest, TierError
 from ..core.snapshot import Snapshot, SpecialTokenPolicy, parse_snapshot
 from ..encoders.candidates import CANDIDATES
-from ..encoders.reference import REFERENCE_VERSION, Reference
+from ..encoders.reference import REFERENCE_VERSION
 from ..sources import TokenizerFiles, load_files
 from ..sources.cache import write_by_rename
+from . import diff_worker
 from .bundle import REPORT, bundle_files, joined, pack, tokenizer_files, unpack
-from .diff import SnapshotDiff, compare
+from .diff import SnapshotDiff
 from .request import AdmissionRequest
 from .result import bundle_document, campaign_document, result_document
 from .toolchain import toolchain_of
@@ -156,16 +159,24 @@ def _diff(
         content = unpack(joined(request.previous))
         old = tokenizer_files(content, "previous")
         told = json.loads(content[REPORT])["snapshot"]
-        before = _snapshot(old, SpecialTokenPolicy(told["policy"]))
-        load_apart(before)  # another image has admitted it, by other libraries
         changed = [
             name
             for name in sorted(old.files.keys() | files.files.keys())
             if old.files.get(name) != files.files.get(name)
         ]
-        rest: dict[str, Any] = {"files": changed, "seed": request.seed, "corpus": corpus}
-        return compare(Reference(before), Reference(after), **rest, release=str(told["reference"]))
-    except (TierError, ValueError, KeyError, TypeError) as error:
+        asked = {
+            "what": diff_worker.DIFF,
+            "before": old.tokenizer.decode(),
+            "before_policy": SpecialTokenPolicy(told["policy"]).value,
+            "files": changed,
+            "seed": request.seed,
+            "release": str(told["reference"]),
+        }
+        (found,) = run_apart(after, asked, Apart(command=(sys.executable, "-m", diff_worker.__name__)), corpus)
+        diff = unpack_value(found)
+        assert isinstance(diff, SnapshotDiff)
+        return diff
+    except (TierError, ChildFailed, ValueError, KeyError, TypeError) as error:
         reason = error.code if isinstance(error, TierError) else "bundle.bad_archive"
         log.warning("no diff: %s", error)
         counts = dict.fromkeys(("texts", "differing", "addedTokens", "removedTokens", "changedIds"), 0)
