@@ -126,7 +126,7 @@ MUTATIONS = (
         "covered under one image is covered under all",
         "np.logical_and.at(covered, own.right_sources",
         "np.logical_or.at(covered, own.right_sources",
-        IMAGES,
+        (BOUNDARIES, "-k", "may_compose_into"),
     ),
     _rule(
         "first and last image change places",

@@ -10,6 +10,7 @@ MERGE = (
     "-k",
     "template_tokens or (gpt2 and (spliced or surplus or appends or any_edits or every_position))",
 )
+WITNESS = ("tests/core/test_repair.py", "-k", "that_is_none_are_found")
 POSITION = ("tests/core/test_repair.py", "-k", "edits and (mistral or mixtral)")
 STATE = ("tests/core/test_session.py",)
 ROPE = (*STATE, *MERGE[:2], "test_session or (gpt2 and (appends or edits))")
@@ -50,6 +51,7 @@ MUTATIONS = (
         "an append's witness is not compared",
         "if overlap < 0 or new[:overlap].tobytes() != witness:",
         "if overlap < 0:",
+        WITNESS,
     ),
     _merge(
         "an append keeps what it encoded again",
@@ -92,6 +94,7 @@ MUTATIONS = (
         "what stands behind the window is not compared",
         "            or new[len(new) - overlap_after :].tobytes() != old[len(old) - overlap_after :].tobytes()\n",
         "",
+        WITNESS,
     ),
     _merge(
         "an edit's old window is not compared",

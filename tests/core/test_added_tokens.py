@@ -218,6 +218,8 @@ def test_a_left_strip_stops_at_the_token_before_it() -> None:
     assert find("<r> <l>", token(10, "<r>"), token(11, "<l>", lstrip=True)) == [("<r>", 0, 3), ("<l>", 3, 7)]
     both = [token(10, "<r>", rstrip=True), token(11, "<l>", lstrip=True)]
     assert find("<r>  <l>", *both) == [("<r>", 0, 5), ("<l>", 5, 8)]
+    spaced = [token(10, "<r>", rstrip=True), token(11, " <l>", lstrip=True)]
+    assert find("<r>  <l>y", *spaced) == [("<r>", 0, 5), (" <l>", 5, 8)]
 
 
 def test_a_token_that_starts_with_a_swallowed_space_is_found_all_the_same() -> None:

@@ -164,6 +164,14 @@ def test_each_condition_is_needed_on_small_tokenizers(
     assert not derive(reference).holds(left[-1], right[0])
 
 
+def test_a_character_that_may_compose_into_one_that_no_match_covers_is_no_boundary() -> None:
+    data = tokenizer_json(telltale("a!<\u0338≮"), normalizer={"type": "NFC"}, pre_tokenizer=split("[<!]"))
+    tier = build_tier(data)
+    assert tier.ids("a") + tier.encoded("<\u0338", Position.CONTINUATION) != tier.ids("a<\u0338")
+    assert tier.rule.holds("a", "!")
+    assert not tier.rule.holds("a", "<")
+
+
 # --- claims against the reference ---------------------------------------------------------------------------------
 
 

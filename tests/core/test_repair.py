@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toktier_tier.core.boundaries import NO_RULE
+from toktier_tier.core.boundaries import NO_RULE, BoundaryRule, seal
 from toktier_tier.core.errors import InvalidRequest, InvalidText, StateError, TierError
 from toktier_tier.core.pipeline import Position
 from toktier_tier.core.repair import Repairer, WitnessMismatch
@@ -21,6 +21,7 @@ from toktier_tier.core.snapshot import SpecialTokenPolicy
 from toktier_tier.core.values import Patch, Reason, Route
 from workshop import (
     Tier,
+    bpe,
     bracketed_json,
     build_tier,
     check_rope,
@@ -31,8 +32,10 @@ from workshop import (
     repairer_of,
     sample_text,
     small_rope,
+    split,
     text_parts,
     texts,
+    tokenizer_json,
 )
 
 FAMILIES = ("gpt2-novelai", "deepseek-v4", "mixtral-8x22b-v0.1", "mistral-7b-v0.3", "qwen-3")
@@ -371,6 +374,47 @@ def test_a_wrong_id_in_a_segment_is_found_by_an_edit_beside_it() -> None:
     with small_rope(), pytest.raises(WitnessMismatch):
         repairer.replace(state, place, place + 1, "Q")
     assert frozen(state) == before
+
+
+def digits_in_threes() -> tuple[Tier, Repairer]:
+    """A repairer whose rule wrongly claims that a boundary is between any two digits; its witness is two characters."""
+    model = bpe("x0123456789", [("2", "3"), ("1", "2")])
+    tier = build_tier(tokenizer_json(model, pre_tokenizer=split(r"\d{1,3}|[^\d]")))
+    rule = tier.rule
+    table = np.array([list(row) for row in rule.table], dtype=np.uint8)
+    table[rule.left[ord("1")], rule.right[ord("1")]] = 1
+    wrong = seal(BoundaryRule(**{**rule.__dict__, "table": tuple(row.tobytes() for row in table), "digest": ""}))
+    encoder = tier.tokenizer.text_encoder
+    assert encoder is not None
+    repairer = Repairer(
+        fingerprint="",
+        rule=wrong,
+        encode=encoder.encode,
+        encode_chunks=encoder.encode_chunks,
+        overlap_chars=2,
+    )
+    return tier, repairer
+
+
+def test_ids_left_of_a_boundary_that_is_none_are_found_changed_by_an_append() -> None:
+    tier, repairer = digits_in_threes()
+    state = repairer.open("x12")
+    before = frozen(state)
+    with pytest.raises(WitnessMismatch):
+        repairer.append(state, "3")
+    assert frozen(state) == before
+    assert tier.ids("x123") != [*tier.ids("x12"), *tier.ids("3")]
+
+
+def test_ids_right_of_a_boundary_that_is_none_are_found_changed_by_an_edit() -> None:
+    tier, repairer = digits_in_threes()
+    text = "x" + "123" * 6
+    state = repairer.open(text)
+    before = frozen(state)
+    with pytest.raises(WitnessMismatch):
+        repairer.replace(state, 1, 1, "9")
+    assert frozen(state) == before
+    assert tier.ids("x9" + text[1:])[-4:] != tier.ids(text)[-4:]
 
 
 class Liar:

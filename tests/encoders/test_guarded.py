@@ -70,6 +70,15 @@ def test_one_unsafe_code_point_anywhere_sends_the_text_to_the_reference(point: i
         assert by(guard, text) == CANDIDATE
 
 
+@pytest.mark.parametrize("point", [0xE9, 0x4E2D, 0x1F600])
+def test_one_unsafe_code_point_in_a_long_text_sends_it_to_the_reference(point: int) -> None:
+    guard = Guarded(Fake(CANDIDATE), Fake(REFERENCE), unsafe(point))
+    long = "plain text, and ü " * guarded.PICK_CHARS
+    assert by(guard, long) == CANDIDATE
+    for text in (long + chr(point), chr(point) + long, f"{long}{chr(point)}{long}"):
+        assert by(guard, text) == REFERENCE
+
+
 class RustPanic(BaseException):
     """As pyo3's PanicException: no `Exception`."""
 
