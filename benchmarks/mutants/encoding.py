@@ -210,8 +210,8 @@ MUTATIONS = (
     _guard(
         "a quarantine leaves the repairer",
         "tokenizer.py",
-        "self.repairer, self.text_encoder = None, None\n        if",
-        "self.text_encoder = None\n        if",
+        "self.repairer, self.text_encoder, self.staged = None, None, None\n        if",
+        "self.text_encoder, self.staged = None, None\n        if",
         SERVING,
     ),
     _guard(

@@ -271,7 +271,7 @@ MUTATIONS = (
     _identity(
         "states are taken over as they come",
         "sessions/handoff.py",
-        "    _verify(state, tokenizer, verify_all=verify_all)\n",
+        "    _verify(state, tokenizer, believed=believed)\n",
         "",
         handoff("wrong_ids"),
     ),
