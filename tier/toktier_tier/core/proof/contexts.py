@@ -17,23 +17,27 @@ def context_of(stage: Stage, a: str, b: str, image: str, condition: str) -> tupl
     """(text, position of b in it); ("", 0) for steps that read bytes. `image` is what b shows in the text."""
     if stage.of_bytes or image != b:
         return "", 0
-    automaton = stage.automaton
-    left, right = int(stage.left[ord(a)]), int(stage.right[ord(b)])
-    before: str | None = ""
-    after: str | None = ""
+    found = columns_around(stage.automaton, int(stage.left[ord(a)]), int(stage.right[ord(b)]), condition)
+    before, after = ("".join(_character(stage, column) for column in columns) for columns in found)
+    return before + a + b + after, len(before) + 1
+
+
+def columns_around(automaton: Automaton, left: int, right: int, condition: str) -> tuple[list[int], list[int]]:
+    """Columns before and after a pair of columns for which the condition holds, such that it shows on that text."""
+    after: list[int] | None = []
     if condition == "joins":
-        after = _path(stage, int(automaton.step[START, right]) & (MATCH - 1), "failed")
+        alone = int(automaton.step[START, right]) & (MATCH - 1)
+        before, after = [], _columns(automaton, alone, "failed")
     else:
         state = _bad_state(automaton, left, right, condition)
-        origin = next(
-            q for q in range(START, automaton.states) if (int(automaton.step[q, left]) & (MATCH - 1)) == state
-        )
-        before = _path(stage, START, origin)
+        row = automaton.step[:, left] & (MATCH - 1)
+        origins = [q for q in range(START, automaton.states) if int(row[q]) == state]
+        walks = [walk for walk in (_columns(automaton, START, q) for q in origins) if walk is not None]
+        before = min(walks, key=len)
         if condition == "straddles":
-            after = _path(stage, int(automaton.step[state, right]) & (MATCH - 1), "matched")
-    if before is None or after is None:
-        return "", 0
-    return before + a + b + after, len(before) + 1
+            after = _columns(automaton, int(automaton.step[state, right]) & (MATCH - 1), "matched")
+    assert after is not None  # the condition holds, so there is such a walk
+    return before, after
 
 
 def _bad_state(automaton: Automaton, left: int, right: int, condition: str) -> int:
@@ -45,11 +49,6 @@ def _bad_state(automaton: Automaton, left: int, right: int, condition: str) -> i
         if condition == "straddles" and _columns(automaton, entry & (MATCH - 1), "matched") is not None:
             return int(state)
     raise AssertionError(f"no state shows {condition}")
-
-
-def _path(stage: Stage, start: int, goal: int | str) -> str | None:
-    columns = _columns(stage.automaton, start, goal)
-    return None if columns is None else "".join(_character(stage, column) for column in columns)
 
 
 def _columns(automaton: Automaton, start: int, goal: int | str) -> list[int] | None:
