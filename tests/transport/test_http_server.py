@@ -474,7 +474,7 @@ def test_the_engine_is_asked_whether_it_makes_the_same_of_texts(server: Running,
     async def ask(*urls: str) -> bool | None:
         engine = SGLangHttp(Upstreams(urls), timeouts=TIMEOUTS)
         try:
-            return await agrees_on_texts(server.prompts, engine, "some/model", ANONYMOUS_TENANT)
+            return await agrees_on_texts(server.prompts, engine, "some/model")
         finally:
             await engine.aclose()
 

@@ -235,7 +235,7 @@ class Tier:
             self._away.clear()
             for model in self.prompts.models():
                 name = model.served.models[0] if model.served.models else model.served.name
-                if model.agrees_on_texts and await agrees_on_texts(self.prompts, engine, name, OWN_TENANT) is False:
+                if model.agrees_on_texts and await agrees_on_texts(self.prompts, engine, name) is False:
                     model.agrees_on_texts = False
                     log.error("tokenizer %s: the engine encodes texts otherwise, they go on as text", model.served.name)
                 if model.agrees and await agrees(self.prompts, engine, name, OWN_TENANT) is False:

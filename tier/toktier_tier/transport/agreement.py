@@ -13,6 +13,7 @@ from typing import Any
 from ..core.errors import TierError
 from ..engine.chat_template import PassThrough
 from ..engine.sglang_http import SGLangHttp
+from ..sessions.lookup import NAMED
 from .prompts import Prompts
 
 MAX_ANSWER_BYTES = 1 << 22
@@ -67,6 +68,7 @@ async def agrees(prompts: Prompts, engine: SGLangHttp, model: str, tenant: str) 
             found = await prompts.chat(fields, tenant, f"agreement-{number}", 0)
         except TierError:
             continue
+        prompts.model(fields).served.sessions.close(tenant, f"{NAMED}agreement-{number}")
         if isinstance(found, PassThrough):
             continue
         for tokens in await _ask(engine, fields):
@@ -76,19 +78,16 @@ async def agrees(prompts: Prompts, engine: SGLangHttp, model: str, tenant: str) 
     return True if compared else None
 
 
-async def agrees_on_texts(prompts: Prompts, engine: SGLangHttp, model: str, tenant: str) -> bool | None:
+async def agrees_on_texts(prompts: Prompts, engine: SGLangHttp, model: str) -> bool | None:
     """The same of `TEXTS` and the tokenizer's own added tokens, as `/generate` and `/v1/completions` encode them."""
     texts: list[str] = []
     ids: list[list[int]] = []
-    for number, text in enumerate((*TEXTS, *_literals(prompts, model))):
+    for text in (*TEXTS, *_literals(prompts, model)):
         try:
-            found = await prompts.text({"model": model, "text": text}, "text", tenant, f"agreement-text-{number}")
+            ids.append(await prompts.encoded({"model": model}, text, special=True))
         except TierError:
             continue
-        if isinstance(found, PassThrough):
-            return None
         texts.append(text)
-        ids.append(found.ids.array.tolist())
     answers = await _ask(engine, {"model": model, "prompt": texts}) if texts else []
     return all(tokens == ids for tokens in answers) if answers else None
 
