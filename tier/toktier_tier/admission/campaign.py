@@ -5,10 +5,10 @@ every phase without one divergence, and every planted fault was caught by the ve
 budget and libraries give the same report: work is counted, not timed (`budget_s` is nominal).
 
 Phases: the proof of the rule (see `core.proof`), rule (split level and ID level), pipeline (added tokens and
-normalizer against the whole reference), then planted faults, and per candidate a probe of every code point, IDs,
-replayed sessions, and history; then the whole-file form of the candidate that serves (see `whole`), what serves with
-untrusted spans (see `trust`), and where there is a device, the GPU path around it (see `gpu`). The verdict on those
-stands by itself.
+normalizer against the whole reference), then planted faults, and per candidate what it may not be given at all
+(`encoders.features`), every code point (`probe`), every element of the file (`coverage`), IDs, replayed sessions, and
+history; then the whole-file form of the candidate that serves (see `whole`), what serves with untrusted spans (see
+`trust`), and where there is a device, the GPU path around it (see `gpu`). The verdict on those stands by itself.
 """
 
 from __future__ import annotations
@@ -29,18 +29,22 @@ from ..core.proof import Proof, prove_rule, unavailable
 from ..core.vocabulary import derive_adjacency_rule, longest_entry_chars
 from ..encoders.assemble import Cores, build_text_encoder, core_documents, settled_points
 from ..encoders.candidates import CANDIDATES, GPU_NAME, WHERE_NO_OTHER, build_candidate
+from ..encoders.features import check_features
 from ..encoders.gpu_device import Backend
 from ..encoders.reference import REFERENCE_VERSION, Reference, ReferenceProbe, class_members, pieces_of
 from ..encoders.snapshot_encoder import SnapshotEncoder
 from ..ports import Encoder, TextEncoder
 from .comparisons import (
     CONTEXTS_PER_S,
+    IDS_PER_S,
     SESSIONS_PER_S,
     SHORT_STRINGS_PER_S,
     Campaign,
     ProbeCache,
     Progress,
+    ask_about_core,
     check_contexts,
+    check_elements,
     check_encoder,
     check_history,
     check_ids,
@@ -50,6 +54,7 @@ from .comparisons import (
 from .compiled import CompiledSnapshot, EncoderVerdict, Verdict
 from .faults import ENCODER_FAULTS, FAULT_HISTORIES, FAULT_TEXTS, Liar, plant_rule_fault
 from .gpu import try_gpu
+from .normalizing import check_pairs, check_sequences
 from .probe import ProbeResult, probe_encoders
 from .report import Phase, Report
 from .texts import Texts
@@ -140,7 +145,9 @@ def admit(
     encoder = build_text_encoder(reference, rule, reference_cores, settled=campaign.settled)
     campaign.phases.append(check_splits(campaign, campaign.count(SHORT_STRINGS_PER_S)))
     campaign.phases.append(check_contexts(campaign, encoder, campaign.count(CONTEXTS_PER_S)))
-    campaign.phases.append(check_ids(campaign, encoder, "pipeline", campaign.count(CONTEXTS_PER_S, 0.5)))
+    campaign.phases.append(check_ids(campaign, encoder, "pipeline", campaign.count(IDS_PER_S)))
+    campaign.phases.append(check_sequences(campaign, encoder, "normalizer: sequences"))
+    campaign.phases.append(check_pairs(campaign, "normalizer: pairs"))
     campaign.phases.append(check_sessions(campaign, encoder, "sessions: reference", campaign.count(SESSIONS_PER_S)))
     if not any(phase.checks for phase in campaign.phases[:2]):
         return _conclude(campaign, Verdict.REFERENCE_ONLY, "rule.no_boundary_pair", {}, seed)
@@ -249,11 +256,15 @@ def _verdicts(campaign: Campaign, names: Sequence[str]) -> dict[str, EncoderVerd
     built: dict[str, Encoder] = {}
     for name in names:
         try:
+            check_features(name, campaign.reference.snapshot)
             built[name] = build_candidate(name, document)
         except EncoderUnavailable as error:
             verdicts[name] = EncoderVerdict(name, "", Verdict.REFERENCE_ONLY, f"{error.code}: {error.message}")
     if built:
         probed = _probe(campaign, document, built)
+        if not campaign.asked:
+            campaign.progress("candidates: every element of the file", 0.0)
+            campaign.asked = ask_about_core(campaign, campaign.reference.core(document["pre_tokenizer"]).encode)
         for name, candidate in built.items():
             verdicts[name] = _judge(campaign, name, candidate.version, probed[name])
     return verdicts
@@ -273,6 +284,7 @@ def _probe(campaign: Campaign, document: dict[str, Any], built: dict[str, Encode
             campaign.reference.core(document["pre_tokenizer"]).encode,
             ~class_members(r"\p{Cn}"),
             partial(campaign.progress, "candidates: every code point"),
+            answers=campaign.answers,
         )
     return campaign.probes[key]
 
@@ -283,8 +295,14 @@ def _judge(campaign: Campaign, name: str, version: str, probed: ProbeResult) -> 
             name, version, Verdict.REJECTED, "encoder.too_many_unsafe", probed.checks, probed.points, probed.unsafe
         )
     verdict = EncoderVerdict(name, version, Verdict.ADMITTED, "", probed.checks, 0, probed.unsafe)
-    encoder = _staged(campaign, verdict)
-    phases = check_encoder(campaign, encoder, name)
+    cores = Cores(campaign.reference, name, verdict.unsafe_points())
+    encoder = build_text_encoder(campaign.reference, campaign.rule, cores, settled=campaign.settled)
+    if not all(asked.group.complete for asked in campaign.asked):
+        return EncoderVerdict(name, version, Verdict.REFERENCE_ONLY, "campaign.void", probed.checks, 0, probed.unsafe)
+    core = cores.by_position[Position.CONTINUATION]
+    phases = check_elements(campaign, core.encode, core.reference.encode, name)
+    if not any(phase.divergences for phase in phases):
+        phases += check_encoder(campaign, encoder, name)
     campaign.phases += phases
     divergences = sum(phase.divergences for phase in phases)
     checks = probed.checks + sum(phase.checks for phase in phases)

@@ -19,8 +19,10 @@ from ..core.proof import Proof
 from ..core.repair import Repairer, WitnessMismatch
 from ..core.session import SessionState
 from ..core.values import Patch
-from ..encoders.reference import Reference, pieces_of
+from ..encoders.reference import Reference, ReferenceProbe, pieces_of
 from ..ports import Ids, TextEncoder
+from .coverage import core_groups
+from .exam import Asked, ask, check_asked
 from .probe import ProbeResult
 from .report import Phase
 from .texts import Texts
@@ -31,6 +33,8 @@ ProbeCache = MutableMapping[str, dict[str, ProbeResult]]
 
 SHORT_STRINGS_PER_S = 1_500
 CONTEXTS_PER_S = 60
+IDS_PER_S = 12
+"""Drawn texts come on top of those that the file's own elements ask for (`coverage`)."""
 SESSIONS_PER_S = 0.4
 HISTORIES_PER_S = 0.2
 CUT_CONTEXT_CHARS = 32
@@ -53,6 +57,11 @@ class Campaign:
     proof: Proof | None = None
     pieces: Callable[[str, Position], list[Any]] | None = None
     phases: list[Phase] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    answers: dict[str, bytes] = field(default_factory=dict)
+    """What the core's reference made of the texts in which a code point stands in its frame."""
+    known: list[tuple[str, bytes]] = field(default_factory=list)
+    """Texts with the reference's IDs, drawn by the first phase that needs them and compared with every encoder."""
 
     def count(self, per_second: float, share: float = 1.0) -> int:
         return max(int(per_second * share * self.budget_s), 4)
@@ -127,27 +136,57 @@ def check_contexts(campaign: Campaign, encoder: TextEncoder, count: int, rule: B
 def check_encoder(campaign: Campaign, encoder: TextEncoder, title: str) -> list[Phase]:
     """What every form of every candidate has to come through, in this order."""
     return [
-        check_ids(campaign, encoder, f"{title}: ids", campaign.count(CONTEXTS_PER_S, 0.5)),
+        check_ids(campaign, encoder, f"{title}: ids", campaign.count(IDS_PER_S)),
         check_sessions(campaign, encoder, f"{title}: sessions", campaign.count(SESSIONS_PER_S)),
         check_history(campaign, encoder, f"{title}: history", campaign.count(HISTORIES_PER_S)),
     ]
 
 
+def ask_about_core(campaign: Campaign, reference: Callable[[str], Ids]) -> list[Asked]:
+    """The groups of `coverage` for core encoders, with the answers of the core's `reference`."""
+    groups = core_groups(campaign.reference.snapshot, ReferenceProbe(campaign.reference), campaign.texts.seed)
+    return ask(groups, reference)
+
+
+def check_elements(
+    campaign: Campaign,
+    encode: Callable[[str], Ids],
+    reference: Callable[[str], Ids],
+    title: str,
+    other: Callable[[str], bool] | None = None,
+) -> list[Phase]:
+    """Every element of the file, by what was asked about the core; `other`: see `exam.check_asked`."""
+    phases: list[Phase] = []
+    for index, asked in enumerate(campaign.asked):
+        campaign.progress(f"{title}: {asked.group.name}", index / len(campaign.asked))
+        phases.append(check_asked(asked, encode, reference, f"{title}: {asked.group.name}", other=other))
+    return phases
+
+
 def check_ids(campaign: Campaign, encoder: TextEncoder, name: str, count: int) -> Phase:
-    """IDs of whole texts, long and short, with added tokens and without, in long pieces, and in chunks."""
+    """IDs of whole texts, long and short, with added tokens and without, in long pieces, and in chunks.
+
+    The texts are the same for every encoder, so that the reference encodes each of them once.
+    """
     phase = Phase(name)
     for index in range(count):
         if index % 16 == 0:
             campaign.progress(name, index / count)
-        make = (campaign.texts.adversarial, campaign.texts.natural, campaign.texts.mixed)[index % 3]
-        text = make(campaign.texts.between(1, 3_000))
-        if index % 29 == 0:
-            text = campaign.texts.mixed(LONG_TEXT_CHARS)
-        elif index % 14 == 1:
-            text = campaign.texts.run(LONG_PIECE_CHARS)
-        ids = _encoded(encoder, text, index // 3 % 3)
-        phase.compare(ids.tobytes() == campaign.reference.encode_text(text).tobytes(), text)
+        if index == len(campaign.known):
+            text = _text(campaign.texts, index)
+            campaign.known.append((text, campaign.reference.encode_text(text).tobytes()))
+        text, expected = campaign.known[index]
+        phase.compare(_encoded(encoder, text, index // 3 % 3).tobytes() == expected, text)
     return phase
+
+
+def _text(texts: Texts, index: int) -> str:
+    if index % 29 == 0:
+        return texts.mixed(LONG_TEXT_CHARS)
+    if index % 14 == 1:
+        return texts.run(LONG_PIECE_CHARS)
+    make = (texts.adversarial, texts.natural, texts.mixed)[index % 3]
+    return make(texts.between(1, 3_000))
 
 
 def _encoded(encoder: TextEncoder, text: str, way: int) -> Ids:

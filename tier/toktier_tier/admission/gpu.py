@@ -35,7 +35,8 @@ from .report import Phase
 from .trust import SESSIONS_PER_S as TRUST_SESSIONS_PER_S
 from .trust import TEXTS_PER_S as TRUST_TEXTS_PER_S
 from .trust import check_texts, check_trust_sessions
-from .whole import check_literals, check_sequences
+from .normalizing import check_sequences
+from .whole import check_literals
 
 LONG_TEXTS_PER_S = 0.5
 FAULT_LONG_TEXTS = 2

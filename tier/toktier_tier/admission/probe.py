@@ -17,9 +17,10 @@ import numpy as np
 from ..core.classes import CODE_POINTS, Bools, Ranges, ranges_of
 from ..ports import Ids
 
-FRAME = "{0}.v 1{0}123 {0}'s\n{0}a"
+FRAME = "{0}.v 1{0}123 {0}'s\n{0}a'{0}"
 """Where a character's class shows in the IDs even though the character itself joins with nothing: what follows it
-is one token or two depending on whether the character is a letter, a digit, a symbol or space to the pattern."""
+is one token or two depending on whether the character is a letter, a digit, a symbol or space to the pattern. Behind
+an apostrophe it may fold to a letter of a contraction."""
 UNASSIGNED_FRAME = "{0}.v {0}'s{0}123"
 """For what the reference knows as unassigned: a library with newer tables may take it for a letter or a digit."""
 EMPTY_PLANE_FRAME = "{0}'s"
@@ -53,11 +54,16 @@ def probe_encoders(
     assigned: Bools,
     progress: Callable[[float], None],
     *,
-    unassigned: bool = True,
+    only: Bools | None = None,
+    answers: dict[str, bytes] | None = None,
 ) -> dict[str, ProbeResult]:
-    """Compare each candidate with `reference` on every code point; `assigned` are those the reference knows."""
+    """Compare each candidate with `reference` on every code point; `assigned` are those the reference knows.
+
+    only      leave out all other code points
+    answers   takes in what the reference made of each block of assigned code points
+    """
     probes = {name: _Probe(encode, reference) for name, encode in candidates.items()}
-    jobs = _blocks(assigned, unassigned)
+    jobs = _blocks(assigned, only)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         expected = pool.map(lambda block: reference(block.text()).tobytes(), jobs)
         for index, (block, ids) in enumerate(zip(jobs, expected, strict=True)):
@@ -65,23 +71,30 @@ def probe_encoders(
                 progress(index / len(jobs))
             for probe in probes.values():
                 probe.check(block, ids)
+            if answers is not None and block.frame == FRAME:
+                answers[block.text()] = ids
     return {name: probe.result() for name, probe in probes.items()}
 
 
-def _blocks(assigned: Bools, unassigned: bool) -> list[_Block]:
+def _blocks(assigned: Bools, only: Bools | None = None) -> list[_Block]:
+    """Every scalar value in one block; without what isn't in `only`, but the others still in the same blocks."""
     frames: dict[str, list[int]] = {FRAME: [], UNASSIGNED_FRAME: [], EMPTY_PLANE_FRAME: []}
     for point in range(CODE_POINTS):
-        if 0xD800 <= point < 0xE000 or not (unassigned or assigned[point]):
+        if 0xD800 <= point < 0xE000:
             continue
         if 0x40000 <= point < 0xE0000 or point >= 0xF0000:
             frames[EMPTY_PLANE_FRAME].append(point)
         else:
             frames[FRAME if assigned[point] else UNASSIGNED_FRAME].append(point)
-    return [
+    blocks = [
         _Block(points[start : start + BLOCK_POINTS[frame]], frame)
         for frame, points in frames.items()
         for start in range(0, len(points), BLOCK_POINTS[frame])
     ]
+    if only is None:
+        return blocks
+    kept = (_Block([point for point in block.points if only[point]], block.frame) for block in blocks)
+    return [block for block in kept if block.points]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,11 @@ class Phase:
     divergences: int = 0
     examples: list[dict[str, Any]] = field(default_factory=list)
 
+    def passed(self, checks: int, characters: int) -> None:
+        """Count comparisons that were made at once and found equal."""
+        self.checks += checks
+        self.characters += characters
+
     def compare(self, equal: bool, text: str, position: int | None = None) -> None:
         self.checks += 1
         self.characters += len(text)

@@ -131,6 +131,7 @@ class Texts:
     """A seeded source of texts for one snapshot and rule."""
 
     def __init__(self, snapshot: Snapshot, rule: BoundaryRule, seed: int, corpus: Sequence[str] = ()) -> None:
+        self.seed = seed
         self._random = random.Random(f"{seed}/{snapshot.fingerprint}")
         self.literals = [token.content for token in snapshot.added_tokens if token.content]
         self._literals = frozenset(self.literals)

@@ -1,12 +1,14 @@
 """The campaign of a candidate's whole-file form (see `encoders.whole`): may one call replace the stages?
 
-What the stages do exactly by construction (added tokens, Unicode normalization) is the library's here, so it gets
-phases of its own: every assigned code point, every canonical decomposition and reordering, every added token whole,
-cut and overlapping, beside the IDs, sessions and history that the core form gets. Faults of each sort are planted.
+What the stages do exactly by construction (added tokens) is the library's here, so it gets phases of its own: every
+assigned code point and every added token whole, cut, overlapping and side by side, beside the IDs, sessions and
+history that the core form gets. Faults of each sort are planted. Normalization stays the reference's: characters that
+its normalizer could change, move or join, alone or next to others, are left to the stages, all of them and untried.
 
-Refused by name: snapshots where the position of a stretch matters, added tokens with flags, normalizers that aren't
-one Unicode form. Code points that the reference doesn't know as assigned are left to the stages without asking:
-their combining behaviour may differ where no frame shows it.
+Refused by name: snapshots where the position of a stretch matters (`whole.position_matters`), added tokens with flags
+(`whole.token_flags`), normalizers that aren't one Unicode form (`whole.normalizer`), added tokens that normalization
+changes (`whole.token_form`) and those of which one search may miss what the reference's two find
+(`whole.token_order`). Code points that the reference doesn't know as assigned are left to the stages untried.
 """
 
 from __future__ import annotations
@@ -15,24 +17,25 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from unicodedata import normalize
 
+import numpy as np
+
+from ..core.added_tokens import found_by_one_search
 from ..core.classes import is_scalar, points_of, ranges_of
 from ..core.errors import EncoderUnavailable
-from ..encoders.reference import ReferenceProbe, class_members, encode_of, load_tokenizer
+from ..core.pipeline import Position
+from ..encoders.reference import class_members, encode_of, load_tokenizer
 from ..encoders.snapshot_encoder import SnapshotEncoder
 from ..encoders.whole import WholeEncoder, build_whole, whole_document
-from ..ports import TextEncoder
-from .comparisons import Campaign, check_encoder, check_history, check_ids
+from ..ports import Ids, TextEncoder
+from .comparisons import Campaign, check_elements, check_encoder, check_history, check_ids
 from .compiled import EncoderVerdict, Verdict, whole_name
+from .coverage import token_groups
+from .exam import ask, check_asked
 from .faults import ENCODER_FAULTS, FAULT_HISTORIES, FAULT_TEXTS, Encode, Liar
 from .probe import probe_encoders
 from .report import Phase
 
 MAX_LITERALS = 1_000
-SEQUENCES_PER_TEXT = 32
-SEPARATOR = " x."
-"""Between sequences in one text: nothing in it combines with a mark before or after it that the text doesn't show."""
-LATE_MARKS = ("\u0301", "\u0323", "\u0334", "\u0345")
-"""Marks of the combining classes 230, 220, 1 and 240: what moves, moves before or behind one of them."""
 
 
 def try_whole(campaign: Campaign, name: str, staged: SnapshotEncoder) -> EncoderVerdict:
@@ -51,23 +54,28 @@ def try_whole(campaign: Campaign, name: str, staged: SnapshotEncoder) -> Encoder
     except EncoderUnavailable as error:
         return refuse(f"{error.code}: {error.message}")
     assigned = ~class_members(r"\p{Cn}")
+    unsafe = is_scalar() & ~assigned
+    if campaign.settled is not None:
+        unsafe |= is_scalar() & ~campaign.settled.always
+    differs = _differs(campaign, staged)
     probed = probe_encoders(
         {name: candidate.encode},
-        campaign.reference.encode_text,
+        lambda text: _known(campaign, differs, text),
         assigned,
         partial(campaign.progress, f"{title}: every code point"),
-        unassigned=False,
+        only=is_scalar() & ~unsafe,
     )[name]
     if probed.too_many:
         return EncoderVerdict(
             title, candidate.version, Verdict.REJECTED, "encoder.too_many_unsafe", probed.checks, probed.points
         )
-    unsafe = is_scalar() & ~assigned
     if probed.unsafe:
         unsafe |= points_of(probed.unsafe)
     if _planted(campaign, staged):
         return refuse("campaign.void")
-    phases = _phases(campaign, WholeEncoder(staged, candidate, unsafe), title)
+    phases = _phases(campaign, WholeEncoder(staged, candidate, unsafe), differs, title)
+    if phases is None:
+        return refuse("campaign.void")
     campaign.phases += phases
     divergences = sum(phase.divergences for phase in phases)
     return EncoderVerdict(
@@ -81,6 +89,22 @@ def try_whole(campaign: Campaign, name: str, staged: SnapshotEncoder) -> Encoder
     )
 
 
+def _differs(campaign: Campaign, staged: SnapshotEncoder) -> Callable[[str], bool]:
+    """Whether added tokens or the normalizer may make other IDs of a text than the core by itself does."""
+    normalize = campaign.reference.normalizer(Position.TEXT_START)
+    if normalize is None:
+        return lambda text: bool(staged.recognized(text))
+    return lambda text: bool(staged.recognized(text)) or normalize(text) != text
+
+
+def _known(campaign: Campaign, differs: Callable[[str], bool], text: str) -> Ids:
+    """The reference's IDs of `text`, from what was asked about the core where that is the same question."""
+    known = campaign.answers.get(text)
+    if known is None or differs(text):
+        return campaign.reference.encode_text(text)
+    return np.frombuffer(known, dtype=np.uint32)
+
+
 def _refusal(campaign: Campaign) -> str:
     pipeline = campaign.reference.snapshot.pipeline
     assert pipeline is not None
@@ -88,48 +112,32 @@ def _refusal(campaign: Campaign) -> str:
         return "whole.position_matters"
     if pipeline.normalizer and campaign.settled is None:
         return "whole.normalizer"
-    if any(token.lstrip or token.rstrip or token.single_word for token in campaign.reference.added_tokens()):
+    tokens = campaign.reference.added_tokens()
+    if any(token.lstrip or token.rstrip or token.single_word for token in tokens):
         return "whole.token_flags"
+    normalize = campaign.reference.normalizer(Position.TEXT_START) or str
+    if any(token.normalized and normalize(token.content) != token.content for token in tokens):
+        return "whole.token_form"
+    if not found_by_one_search(tokens):
+        return "whole.token_order"
     return ""
 
 
-def _phases(campaign: Campaign, encoder: TextEncoder, title: str) -> list[Phase]:
-    return [
-        check_sequences(campaign, encoder, f"{title}: combining sequences"),
-        check_literals(campaign, encoder, f"{title}: added tokens"),
-        *check_encoder(campaign, encoder, title),
-    ]
-
-
-def check_sequences(campaign: Campaign, encoder: TextEncoder, name: str) -> Phase:
-    """Every canonical decomposition, whole and in part, and every reordering of marks; nothing without normalizer."""
-    phase = Phase(name)
-    pipeline = campaign.reference.snapshot.pipeline
-    if pipeline is None or not pipeline.normalizer:
-        return phase
-    sequences = list(_sequences(ReferenceProbe(campaign.reference)))
-    for start in range(0, len(sequences), SEQUENCES_PER_TEXT):
-        if start % 4_096 == 0:
-            campaign.progress(name, start / len(sequences))
-        text = SEPARATOR.join(sequences[start : start + SEQUENCES_PER_TEXT])
-        phase.compare(encoder.encode(text).tobytes() == campaign.reference.encode_text(text).tobytes(), text)
-    return phase
-
-
-def _sequences(probe: ReferenceProbe) -> Iterator[str]:
-    reorders = probe.reorders()
-    for point, decomposed in enumerate(probe.decompositions()):
-        if decomposed is not None:
-            yield decomposed
-            if len(decomposed) > 1:
-                yield probe.compose(decomposed[:-1]) + decomposed[-1]
-            if not 0xAC00 <= point < 0xD7A4:
-                yield from (chr(point) + mark for mark in LATE_MARKS)
-        if reorders[point]:
-            yield chr(point)
-            for mark in LATE_MARKS:
-                yield f"a{chr(point)}{mark}"
-                yield f"a{mark}{chr(point)}"
+def _phases(
+    campaign: Campaign, encoder: WholeEncoder, differs: Callable[[str], bool], title: str
+) -> list[Phase] | None:
+    """None if the texts at hand don't exercise every element of the file."""
+    reference = campaign.reference.encode_text
+    groups = token_groups(campaign.texts.literals, campaign.texts.seed)
+    if not all(group.complete for group in [*groups, *(asked.group for asked in campaign.asked)]):
+        return None
+    phases = check_elements(campaign, encoder.encode, reference, title, differs)
+    for asked in ask(groups, reference):
+        phases.append(check_asked(asked, encoder.encode, reference, f"{title}: {asked.group.name}"))
+    phases.append(check_literals(campaign, encoder, f"{title}: added tokens"))
+    if any(phase.divergences for phase in phases):
+        return phases
+    return phases + check_encoder(campaign, encoder, title)
 
 
 def check_literals(campaign: Campaign, encoder: TextEncoder, name: str) -> Phase:
@@ -171,14 +179,11 @@ def _planted(campaign: Campaign, staged: SnapshotEncoder) -> bool:
     faulty: dict[str, Encode] = {name: lie(honest) for name, lie in ENCODER_FAULTS.items()}
     if campaign.texts.literals:
         faulty["added_tokens_unseen"] = encode_of(load_tokenizer({**document, "added_tokens": []}))
-    if reference.snapshot.pipeline and reference.snapshot.pipeline.normalizer:
-        faulty["not_normalized"] = encode_of(load_tokenizer({**document, "normalizer": None}))
     for name, lie in faulty.items():
         encoder = WholeEncoder(staged, Liar(name, lie), None)
         checks: list[Callable[[], Phase]] = [
             partial(check_ids, campaign, encoder, f"planted: {name}", FAULT_TEXTS),
             partial(check_history, campaign, encoder, f"planted: {name}", FAULT_HISTORIES),
-            partial(check_sequences, campaign, encoder, f"planted: {name}"),
             partial(check_literals, campaign, encoder, f"planted: {name}"),
         ]
         phase.compare(any(check().divergences for check in checks), name)

@@ -103,6 +103,26 @@ class LiteralSet:
         return found
 
 
+def found_by_one_search(tokens: Iterable[AddedToken]) -> bool:
+    """Whether one leftmost-longest search for all literals finds what rule 1's two searches find.
+
+    For tokens without flags whose literals normalization leaves as they are. It does unless, in some text, a token of
+    the second set overlaps one of the first and starts before it, or starts with it and is longer: only such a match
+    can take the place of one that the reference finds first (proof: docs/decisions/0005-admission.md).
+    """
+    kept = [token for token in tokens if token.content]
+    raw = {token.content for token in kept if not token.normalized}
+    starts = {literal[:stop] for literal in raw for stop in range(1, len(literal) + 1)}
+    for literal in (token.content for token in kept if token.normalized):
+        if any(literal[:stop] in raw for stop in range(1, len(literal) + 1)):
+            return False
+        for at in range(1, len(literal)):
+            rest = literal[at:]
+            if rest in starts or any(rest[:stop] in raw for stop in range(1, len(rest))):
+                return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Forbidden:
     """What added tokens forbid to a boundary between characters a and b.

@@ -115,7 +115,7 @@ def step_automaton(step: PreTokenizerStep, probe: Probe, alphabet: NDArray[np.ui
         pattern = parse(step.source)
         check_case_folding(pattern, probe)
         accepts = [accepted(atom, probe) for atom in pattern.atoms]
-        questions = [_question(assertion, probe) for assertion in pattern.assertions]
+        questions = [assertion_question(assertion, probe) for assertion in pattern.assertions]
         pattern = _joined(step, pattern)
     elif step.kind == "literal" and len(step.source) > 1:
         accepts, questions = [_only(char) for char in step.source], []
@@ -175,7 +175,7 @@ def _one_character(joins: str) -> Pattern:
     return _pattern(Repeat(match, 1, None, "greedy") if joins == "run" else match)
 
 
-def _question(assertion: Assertion, probe: Probe) -> Question:
+def assertion_question(assertion: Assertion, probe: Probe) -> Question:
     """`$` holds before a line feed and at the end; a look-ahead is the character class that it holds."""
     if assertion.source == "$":
         return Question(_only("\n"), at_end=True)

@@ -76,7 +76,7 @@ class SnapshotEncoder:
         self._normalize = [normalize[position] for position in Position]
         if settled is not None:  # then it is one Unicode form, asked about short runs: few distinct ones
             self._normalize = [_remembered(form) for form in self._normalize]
-        self._marks = _mark_points(settled, unsafe) if settled is not None else None
+        self._marks = point_marks(settled, unsafe) if settled is not None else None
         self._rewrite, self._rewrite_prefixes = rewrite, [rewrite_prefixes[position] for position in Position]
         self._stretches = [self._shortest(position) for position in Position]
         self._pieces = [self._bare(position) for position in Position]
@@ -284,7 +284,8 @@ def _remembered(normalize: Normalize | None) -> Normalize | None:
     return lambda text: remember(text) if len(text) <= REMEMBERED_CHARS else normalize(text)
 
 
-def _mark_points(settled: Settled, unsafe: Bools | None) -> NDArray[np.uint8]:
+def point_marks(settled: Settled, unsafe: Bools | None) -> NDArray[np.uint8]:
+    """The marks of every code point."""
     marks = np.where(settled.always, 0, np.where(settled.alone, ALONE, UNSETTLED)).astype(np.uint8)
     if unsafe is not None:
         marks[unsafe] |= UNSAFE
@@ -308,6 +309,11 @@ def normalize_around(text: str, marks: NDArray[np.uint8], normalize: Normalize) 
         return text
     if 8 * len(loose) > len(text):
         return normalize(text)
+    return normalize_runs(text, marks, loose, normalize)
+
+
+def normalize_runs(text: str, marks: NDArray[np.uint8], loose: NDArray[np.intp], normalize: Normalize) -> str:
+    """`normalize(text)` run by run; `loose` are the positions, at least one, of characters that aren't settled."""
     starts = np.flatnonzero(np.diff(loose, prepend=-2) > 1)
     firsts, lasts = loose[starts], loose[[*(starts[1:] - 1), -1]]
     acting = (firsts != lasts) | (marks[firsts] & UNSETTLED != 0)

@@ -1,8 +1,9 @@
-"""The whole-file form of a candidate: built from the whole tokenizer.json, given text as it comes.
+"""The whole-file form of a candidate: built from the whole tokenizer.json but its normalizer, given whole texts.
 
 One call for a text instead of one for each stretch between added tokens. It is admitted by itself, apart from the
-core form (see `admission.whole`), and only where the position of a stretch doesn't matter. What it may not answer
-(an unsafe code point, an exception, quarantine) is encoded stage by stage.
+core form (see `admission.whole`), and only where the position of a stretch doesn't matter. The library never
+normalizes: a text with a character on which the reference's normalizer could act is encoded stage by stage, as is
+whatever else the form may not answer (an unsafe code point, an exception, quarantine).
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from .snapshot_encoder import EMPTY, SnapshotEncoder, encode_cut
 
 
 def whole_document(reference: Reference) -> dict[str, Any]:
-    """The snapshot's tokenizer.json without what acts on IDs or on their number only."""
+    """The snapshot's tokenizer.json without its normalizer and without what acts on IDs or on their number only."""
     return {
         **reference.snapshot.document(),
+        "normalizer": None,
         "truncation": None,
         "padding": None,
         "post_processor": None,
@@ -49,7 +51,7 @@ class AsEncoder:
 class WholeEncoder:
     """`ports.TextEncoder` by one call a text. Thread-safe.
 
-    unsafe    code points on which the candidate's whole-file form differs from the reference; None: there are none
+    unsafe    code points on which the reference's normalizer could act, and those on which the candidate differs
     rebuild   makes a fresh candidate once this one has grown past the memory budget
     """
 
