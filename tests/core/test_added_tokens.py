@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from functools import cache
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toktier_tier.core.added_tokens import AddedToken, CharacterTests, LiteralSet, exclusions
+from toktier_tier.core.added_tokens import AddedToken, CharacterTests, LiteralSet, exclusions, found_by_one_search
 from toktier_tier.core.boundaries import NO_RULE
 from toktier_tier.core.classes import CODE_POINTS
 from toktier_tier.core.errors import UnsupportedTokenizer
@@ -52,6 +53,10 @@ def charset() -> CharacterTests:
 
 def reference_of(data: bytes) -> Reference:
     return Reference(parse_snapshot(data, reference_version=REFERENCE_VERSION))
+
+
+def set_of(tokens: list[AddedToken]) -> LiteralSet:
+    return LiteralSet([(token.content, token) for token in tokens], charset())
 
 
 def raw_set(reference: Reference) -> LiteralSet:
@@ -331,3 +336,35 @@ def test_exclusions_cover_every_pair_inside_a_literal() -> None:
                 assert not tier.rule.holds(content[at - 1], content[at]), content
     assert isinstance(tier.rule.left, bytes)
     assert np.frombuffer(tier.rule.left, np.uint8).any()
+
+
+@pytest.mark.parametrize(
+    ("raw", "normalized", "expected"),
+    [
+        (["<zqj>"], ["<zq"], True),  # starts with it and is shorter: the raw one is longer, so it wins either way
+        (["<zq"], ["<zqj>"], False),  # longer than the raw one that the reference finds first
+        (["qj>"], ["<zq"], False),  # starts before the raw one and overlaps it
+        (["qj"], ["<zqj>"], False),  # holds it
+        (["<zq"], ["qj>"], True),  # starts behind it: the raw one is first either way
+        (["<a>"], ["<b>"], True),
+        (["ab"], ["ab"], False),
+        ([], ["a", "aa"], True),
+    ],
+)
+def test_one_search_finds_what_two_find(raw: list[str], normalized: list[str], expected: bool) -> None:
+    tokens = [AddedToken(at, content) for at, content in enumerate(raw)]
+    tokens += [AddedToken(100 + at, content, normalized=True) for at, content in enumerate(normalized)]
+    assert found_by_one_search(tokens) is expected
+    one = LiteralSet([(t.content, t) for t in tokens], charset()) if raw != normalized else None
+    first, second = (
+        LiteralSet([(t.content, t) for t in tokens if t.normalized is on], charset()) for on in (False, True)
+    )
+    differing = False
+    for text in map("".join, itertools.product("<zqj>ab", repeat=5)):
+        found = first.find(text)
+        at, both = 0, list(found)
+        for _, start, stop in [*found, (-1, len(text), len(text))]:
+            both += [(id, at + begin, at + end) for id, begin, end in second.find(text[at:start])]
+            at = stop
+        differing |= one is None or one.find(text) != sorted(both, key=lambda token: token[1])
+    assert differing is not expected

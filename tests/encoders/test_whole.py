@@ -31,7 +31,7 @@ from toktier_tier.encoders.reference import (
     encode_of,
     load_tokenizer,
 )
-from toktier_tier.encoders.whole import whole_document
+from toktier_tier.encoders.whole import WholeEncoder, whole_document
 from toktier_tier.ports import Ids
 from toktier_tier.tokenizer import TierTokenizer
 from workshop import (
@@ -209,20 +209,40 @@ def test_an_exact_whole_form_is_admitted_and_leaves_out_what_is_unassigned(monke
     assert unsafe[0x0378]
     assert unsafe[0x1C000]
     assert not unsafe[0x41]
-    assert not unsafe[0x301]
+    assert not unsafe[0xE9]
+    assert unsafe[0x301]  # on this the reference's normalizer may act
+
+
+def test_what_the_normalizer_could_act_on_never_reaches_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where every sample agrees: its Unicode tables may be newer than the reference's."""
+    campaign = campaign_of(normalized_file())
+    verdict = verdict_with(monkeypatch, campaign, honest)
+    seen: list[str] = []
+
+    def watched(text: str) -> Ids:
+        seen.append(text)
+        return campaign.reference.encode_text(text)
+
+    staged = build_text_encoder(campaign.reference, campaign.rule, Cores(campaign.reference), settled=campaign.settled)
+    whole_form = WholeEncoder(staged, Liar("watched", watched), verdict.unsafe_points())
+    for text in ("e\u0301", "a\u0323\u0301", "\u1100\u1161", "\u212b", "\U00011935\U00011930", "\u0ec8\u0eba"):
+        assert whole_form.encode(f"a {text} b").tobytes() == campaign.reference.encode_text(f"a {text} b").tobytes()
+    settled = campaign.settled
+    assert settled is not None
+    assert all(settled.always[ord(char)] for text in seen for char in text)
+    assert whole_document(campaign.reference)["normalizer"] is None
 
 
 @pytest.mark.parametrize(
     "plant",
     [
         without("added_tokens", []),
-        without("normalizer", None),
-        swapped({"\u0301\u0323": "\u0301"}),  # a reordering gone wrong
         swapped({"<think<think>": "<think>"}),  # a token cut short before itself
         swapped({"a<|end|>b": "a b"}),
-        swapped({"\u1100\u1161\u11a8": "\uac00"}),  # a syllable that loses its last part
+        swapped({"<|end|><think>": "<think><|end|>"}),
+        swapped({" 1.é": " 1é."}),
     ],
-    ids=["no added tokens", "no normalizer", "marks", "cut token", "token in a word", "hangul"],
+    ids=["no added tokens", "cut token", "token in a word", "neighbours", "a string of characters"],
 )
 def test_every_part_that_the_library_took_over_is_examined(monkeypatch: pytest.MonkeyPatch, plant: Any) -> None:
     verdict = verdict_with(monkeypatch, campaign_of(normalized_file()), plant)
@@ -246,6 +266,11 @@ def test_a_code_point_that_it_reads_otherwise_is_left_to_the_stages(monkeypatch:
         (normalized_file(normalizer={"type": "Lowercase"}), "whole.normalizer"),
         (normalized_file(added=[token(5_000, "<x>", rstrip=True)]), "whole.token_flags"),
         (normalized_file(added=[token(5_000, "<x>", single_word=True)]), "whole.token_flags"),
+        (normalized_file(added=[token(5_000, "<e\u0301>", normalized=True)]), "whole.token_form"),
+        (
+            normalized_file(added=[token(5_000, "<zq", normalized=True), token(5_001, "<zqj>")], normalizer=None),
+            "whole.token_order",
+        ),
         (tokenizer_json(telltale("▁ab"), pre_tokenizer=metaspace("first")), "whole.position_matters"),
         (tokenizer_json(telltale("▁ab"), pre_tokenizer=metaspace("always")), "whole.position_matters"),
     ],

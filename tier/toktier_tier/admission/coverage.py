@@ -4,11 +4,11 @@ Guarantees: `core_groups` and `token_groups` name each kind of element, how many
 which each one takes part; what can't take part in any text is counted apart (`unreachable`). A campaign for a
 candidate that doesn't exercise the rest is void (`Group.complete`).
 
-Kinds of the core (pre-tokenizer and model): vocabulary entries; merges, each pair joined, doubled, and kept apart by a
-neighbour that merges first; the literals of the split patterns among characters of every class; every string of up to
-three character classes, at the end of a text and inside one; runs of each class of every length that a quantifier
-tells apart. Code points are asked one by one elsewhere (`probe`). Kinds of the added tokens: each literal by itself,
-every overlap of two, every two side by side.
+Kinds of the core (pre-tokenizer and model): vocabulary entries; merges, each pair joined, doubled, and beside symbols
+that compete with it; the literals of the split patterns among characters of every class; strings that an alternative
+of a pattern matches, and what differs from one in a character; every string of up to three character classes, at the
+end of a text and inside one; runs of each class of every length that a quantifier tells apart. Code points are asked
+one by one elsewhere (`probe`). Kinds of the added tokens: every overlap of two, every two side by side.
 
 Classes of characters are those of the patterns' own atoms, assertions and predicates, asked of the reference; never
 those of the boundary rule, which joins what it needn't tell apart.
@@ -17,11 +17,14 @@ those of the boundary rule, which joins what it needn't tell apart.
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core.boundaries import accepted
 from ..core.classes import CODE_POINTS, Bools, Probe, byte_characters
@@ -32,11 +35,13 @@ from ..core.snapshot import Snapshot
 from ..core.splitting import assertion_question
 from ..core.vocabulary import byte_token, vocabulary_strings
 
+Points = NDArray[np.intp]
 MEMBERS_OF_CLASS = 3
 MAX_TRIPLES = 150_000
 MAX_RUN = 12
 MAX_TOKEN_TEXTS = 400_000
-RANDOM_STRINGS = 30_000
+RANDOM_STRINGS = 10_000
+WALKS = 200
 MAX_ADJACENT = 300
 """Up to so many added tokens every two are put side by side; of more, each beside `SOME_NEIGHBOURS` others."""
 SOME_NEIGHBOURS = 24
@@ -71,7 +76,8 @@ def core_groups(snapshot: Snapshot, probe: Probe, seed: int) -> list[Group]:
     groups = [_vocabulary(snapshot, spelling)]
     if snapshot.model["type"] == "BPE":
         groups.append(_merges(snapshot.model["merges"], spelling))
-    return [*groups, *_patterns(pipeline, probe, random.Random(f"coverage/{seed}/{snapshot.fingerprint}"))]
+    draw = random.Random(f"coverage/{seed}/{snapshot.fingerprint}")
+    return [*groups, *_patterns(pipeline, probe, _weights(snapshot, spelling), draw)]
 
 
 def token_groups(literals: Sequence[str], seed: int) -> list[Group]:
@@ -150,13 +156,17 @@ def _vocabulary(snapshot: Snapshot, spelling: _Spelling) -> Group:
 
 
 def _merges(merges: Iterable[Sequence[str]], spelling: _Spelling) -> Group:
-    """Each pair joined, doubled, and beside a third symbol that merges with one of the two before they would."""
+    """Each pair joined, doubled, and between symbols that compete for one of the two.
+
+    Competitors on each side are the merge that comes next before this one and the one that comes next after it. So of
+    all merges that compete for a symbol, every two neighbours in rank meet: exchanging any two shows in some text.
+    """
     ranks = {(left, right): rank for rank, (left, right) in enumerate(merges)}  # of a pair listed twice, the last
-    before: dict[str, tuple[int, str]] = {}
-    behind: dict[str, tuple[int, str]] = {}
-    for (left, right), rank in ranks.items():
-        before[right] = min(before.get(right, (rank, left)), (rank, left))
-        behind[left] = min(behind.get(left, (rank, right)), (rank, right))
+    starting: dict[str, list[tuple[int, str]]] = {}
+    ending: dict[str, list[tuple[int, str]]] = {}
+    for (left, right), rank in sorted(ranks.items(), key=lambda item: item[1]):
+        starting.setdefault(left, []).append((rank, right))
+        ending.setdefault(right, []).append((rank, left))
     texts: list[str] = []
     unreachable = 0
     for (left, right), rank in ranks.items():
@@ -164,24 +174,34 @@ def _merges(merges: Iterable[Sequence[str]], spelling: _Spelling) -> Group:
         if joined is None:
             unreachable += 1
             continue
+        competing = [(left, right, third) for third in _next_to(rank, starting.get(right, ()))]
+        competing += [(first, left, right) for first in _next_to(rank, ending.get(left, ()))]
         texts.append(joined)
-        texts.append(spelling.text(left, right, left, right) or joined)
-        first, third = behind.get(right, (rank, "")), before.get(left, (rank, ""))
-        if first[0] < rank:
-            texts.append(spelling.text(left, right, first[1]) or joined)
-        if third[0] < rank:
-            texts.append(spelling.text(third[1], left, right) or joined)
+        texts += filter(None, (spelling.text(*symbols) for symbols in [(left, right, left, right), *competing]))
     return Group("merges", texts, len(ranks), len(ranks) - unreachable, unreachable)
+
+
+def _next_to(rank: int, others: Sequence[tuple[int, str]]) -> list[str]:
+    """The symbols of the last of `others` before `rank` and of the first behind it; `others` are in order."""
+    at = bisect_left(others, (rank, ""))
+    behind = at + 1 if at < len(others) and others[at][0] == rank else at
+    return [other[1] for other in (*others[max(at - 1, 0) : at], *others[behind : behind + 1])]
 
 
 # --- pre-tokenizer ----------------------------------------------------------------------------------------------------
 
 
-def _patterns(pipeline: Pipeline, probe: Probe, draw: random.Random) -> list[Group]:
-    """Strings over the classes of the patterns, runs, and literals among them."""
+def _weights(snapshot: Snapshot, spelling: _Spelling) -> Mapping[str, int]:
+    """In how many vocabulary entries each character stands beside another."""
+    texts = (spelling.text(entry) or "" for entry in vocabulary_strings(snapshot.model) if len(entry) > 1)
+    return Counter(char for text in texts if len(text) > 1 for char in text)
+
+
+def _patterns(pipeline: Pipeline, probe: Probe, weights: Mapping[str, int], draw: random.Random) -> list[Group]:
+    """Strings over the classes of the patterns, runs, literals among them, and what is nearly a match."""
     patterns = [parse(step.source) for step in pipeline.pre_tokenizer if step.kind == "regex"]
     classes = _classes(pipeline, patterns, probe)
-    members = [_members(points, draw) for points in classes]
+    members = [_members(points, weights, draw) for points in classes]
     letters = [char for chars in members for char in chars]
     while len(letters) ** 3 > MAX_TRIPLES:  # fewer members each, never fewer classes
         widest = max(len(chars) for chars in members)
@@ -206,19 +226,21 @@ def _patterns(pipeline: Pipeline, probe: Probe, draw: random.Random) -> list[Gro
     every = sorted({*letters, *map(chr, range(128))})
     pairs = [a + b for a in every for b in every]
     strings = ["".join(draw.choices(every, k=draw.randint(4, 9))) for _ in range(RANDOM_STRINGS)]
+    sampler = _Sampler(probe, weights, draw)
+    branches = [(pattern, branch) for pattern in patterns for branch in _branches(pattern.root)]
+    walks = [text for pattern, branch in branches for text in sampler.near(pattern, branch, letters)]
     count = len(classes)
     return [
         Group("strings of character classes", triples, count, count, apart=True),
         Group("runs of character classes", runs, count, count),
         Group("pattern literals", around, len(literals), len(literals)),
+        Group("matches of alternatives", walks, len(branches), len(branches), apart=True),
         Group("pairs of characters", pairs, len(pairs), len(pairs)),
         Group("strings of characters", strings, len(strings), len(strings), apart=True),
     ]
 
 
-def _classes(
-    pipeline: Pipeline, patterns: Iterable[Pattern], probe: Probe
-) -> list[np.ndarray[tuple[int], np.dtype[np.intp]]]:
+def _classes(pipeline: Pipeline, patterns: Iterable[Pattern], probe: Probe) -> list[Points]:
     """The code points of each class that some atom, assertion or predicate tells from the others."""
     sets: list[Bools] = []
     for pattern in patterns:
@@ -237,15 +259,67 @@ def _classes(
     return [np.flatnonzero((signature == value) & scalar) for value in np.unique(signature[scalar])]
 
 
-def _members(points: np.ndarray[tuple[int], np.dtype[np.intp]], draw: random.Random) -> list[str]:
-    """A few characters of a class: ASCII ones first, since they are what merges."""
-    ascii_points = points[points < 0x80].tolist()
-    draw.shuffle(ascii_points)
-    chosen = ascii_points[: MEMBERS_OF_CLASS - 1]
+def _members(points: Points, weights: Mapping[str, int], draw: random.Random) -> list[str]:
+    """A few characters of a class: those first that take part in most merges, since a cut beside them shows in IDs."""
+    chosen = _heaviest(points, weights, draw)[: MEMBERS_OF_CLASS - 1]
     others = points[points >= 0x80]
     while len(others) and len(chosen) < MEMBERS_OF_CLASS:
         chosen.append(int(others[draw.randrange(len(others))]))
     return list(dict.fromkeys(map(chr, chosen)))
+
+
+def _heaviest(points: Points, weights: Mapping[str, int], draw: random.Random) -> list[int]:
+    """The ASCII code points of a class, those that take part in most merges first."""
+    found: list[int] = points[points < 0x80].tolist()
+    draw.shuffle(found)
+    return sorted(found, key=lambda point: -weights.get(chr(point), 0))
+
+
+def _branches(node: Node) -> list[Node]:
+    return [branch for item in node.items for branch in _branches(item)] if isinstance(node, Alternation) else [node]
+
+
+class _Sampler:
+    """Draws strings that an alternative of a pattern matches, and strings that differ from one in one character."""
+
+    def __init__(self, probe: Probe, weights: Mapping[str, int], draw: random.Random) -> None:
+        self._probe, self._weights, self._draw = probe, weights, draw
+        self._accepted: dict[str, list[str]] = {}
+
+    def near(self, pattern: Pattern, branch: Node, letters: Sequence[str]) -> Iterator[str]:
+        """Matches of `branch`, each also with a character exchanged, left out, put in, and with one before it."""
+        draw = self._draw
+        for _ in range(WALKS):
+            text = self._match(branch)
+            if not text:
+                continue
+            at, char = draw.randrange(len(text)), draw.choice(letters)
+            head, tail = text[:at], text[at + 1 :]
+            other = self._match(draw.choice(_branches(pattern.root)))
+            yield from (text, head + char + tail, head + tail, head + char + text[at:])
+            yield from (char + text, text + draw.choice(letters), text + other)
+
+    def _match(self, node: Node) -> str:
+        if isinstance(node, Atom):
+            return self._draw.choice(self._characters(node))
+        if isinstance(node, Repeat):
+            most = node.most if node.most is not None else node.least + 3
+            counts = {node.least, min(node.least + 1, most), min(most, MAX_RUN), min(most + 1, MAX_RUN)}
+            return "".join(self._match(node.item) for _ in range(self._draw.choice(sorted(counts))))
+        if isinstance(node, Atomic):
+            return self._match(node.item)
+        if isinstance(node, Alternation):
+            return self._match(self._draw.choice(node.items))
+        return "".join(map(self._match, node.items)) if isinstance(node, InOrder) else ""
+
+    def _characters(self, atom: Atom) -> list[str]:
+        found = self._accepted.get(atom.source)
+        if found is None:
+            points = np.flatnonzero(accepted(atom, self._probe))
+            chosen = _heaviest(points, self._weights, self._draw)[:6]
+            chosen += [int(points[self._draw.randrange(len(points))]) for _ in range(2) if len(points)]
+            found = self._accepted[atom.source] = [chr(p) for p in chosen if not 0xD800 <= p < 0xE000] or [""]
+        return found
 
 
 def _longest_count(patterns: Iterable[Pattern]) -> int:
@@ -311,16 +385,3 @@ def _overlaps(literals: Sequence[str]) -> Iterator[str]:
                     yield literal[start:]
                     yield inside + literal
                     yield literal + inside
-
-
-def check_complete(groups: Iterable[Group]) -> Mapping[str, Mapping[str, int]]:
-    """Counts by group for the report."""
-    return {
-        group.name: {
-            "elements": group.elements,
-            "exercised": group.exercised,
-            "unreachable": group.unreachable,
-            "texts": len(group.texts),
-        }
-        for group in groups
-    }

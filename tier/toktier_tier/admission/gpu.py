@@ -30,12 +30,12 @@ from ..ports import Ids, TextEncoder
 from .comparisons import LONG_TEXT_CHARS, Campaign, check_encoder, check_history, check_ids
 from .compiled import EncoderVerdict, Verdict
 from .faults import ENCODER_FAULTS, FAULT_HISTORIES, FAULT_TEXTS, Encode
+from .normalizing import check_sequences
 from .probe import probe_encoders
 from .report import Phase
 from .trust import SESSIONS_PER_S as TRUST_SESSIONS_PER_S
 from .trust import TEXTS_PER_S as TRUST_TEXTS_PER_S
 from .trust import check_texts, check_trust_sessions
-from .normalizing import check_sequences
 from .whole import check_literals
 
 LONG_TEXTS_PER_S = 0.5

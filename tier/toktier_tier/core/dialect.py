@@ -5,10 +5,11 @@ reference compiles with), PCRE2 and Rust's `regex`/`fancy-regex` read alike, exc
 as `\\p{L}`, `\\s` or `\\w` contains: that is asked of the encoder code point by code point (`admission.probe`).
 Anything else is named, so that a candidate is refused by feature instead of by luck.
 
-Constructs that read differently, with the engine that differs: `\\h`, `\\v`, `\\H`, `\\u` (PCRE2), `x{1,2}+` (possessive
-in PCRE2, a repeated repeat in Oniguruma), `x{2}?` (lazy in PCRE2, an optional group in Oniguruma), `x{,2}` (literal
-text in older PCRE2), `[a&&b]` and `[a[b]]` (literal characters in PCRE2), `[[:alpha:]]`, `[a--b]` and `[a~~b]`
-(set operations in Rust), `$` (every line's end in Oniguruma), `\\z`, and properties that one engine lacks.
+Constructs that read differently, with the engine that differs: `\\h`, `\\v`, `\\H`, `\\u` (PCRE2), `x{1,2}+`
+(possessive in PCRE2, a repeated repeat in Oniguruma), `x{2}?` (lazy in PCRE2, an optional group in Oniguruma),
+`x{,2}` (literal text in older PCRE2), `[a&&b]` and `[a[b]]` (literal characters in PCRE2), `[[:alpha:]]`, `[a--b]`
+and `[a~~b]` (set operations in Rust), `$` (every line's end in Oniguruma), `\\z`, and properties that one engine
+lacks.
 
 Source: Oniguruma doc/RE, pcre2pattern(3), the syntax page of Rust's `regex` crate; each by trial on the libraries.
 """
@@ -17,12 +18,8 @@ from __future__ import annotations
 
 import re
 
-_GENERAL_CATEGORIES = frozenset(
-    "L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp C Cc Cf Co Cn".split()
-)
-_SCRIPTS = frozenset(
-    "Arabic Armenian Bengali Cyrillic Devanagari Greek Han Hangul Hebrew Hiragana Katakana Latin Thai".split()
-)
+_PROPERTY = re.compile(r"L[ultmo]?|M[nce]?|N[dlo]?|P[cdseifo]?|S[mcko]?|Z[slp]?|C[cfon]?|Han")
+"""General categories, and the one script that tokenizers ask for."""
 _LETTER_ESCAPES = frozenset("rntfsSdDwW")
 
 _TOKEN = re.compile(
