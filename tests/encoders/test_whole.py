@@ -240,9 +240,9 @@ def test_what_the_normalizer_could_act_on_never_reaches_the_library(monkeypatch:
         swapped({"<think<think>": "<think>"}),  # a token cut short before itself
         swapped({"a<|end|>b": "a b"}),
         swapped({"<|end|><think>": "<think><|end|>"}),
-        swapped({" 1.é": " 1é."}),
+        swapped({"z1": "1z"}),
     ],
-    ids=["no added tokens", "cut token", "token in a word", "neighbours", "a string of characters"],
+    ids=["no added tokens", "cut token", "token in a word", "neighbours", "a pair of characters"],
 )
 def test_every_part_that_the_library_took_over_is_examined(monkeypatch: pytest.MonkeyPatch, plant: Any) -> None:
     verdict = verdict_with(monkeypatch, campaign_of(normalized_file()), plant)
@@ -268,7 +268,7 @@ def test_a_code_point_that_it_reads_otherwise_is_left_to_the_stages(monkeypatch:
         (normalized_file(added=[token(5_000, "<x>", single_word=True)]), "whole.token_flags"),
         (normalized_file(added=[token(5_000, "<e\u0301>", normalized=True)]), "whole.token_form"),
         (
-            normalized_file(added=[token(5_000, "<zq", normalized=True), token(5_001, "<zqj>")], normalizer=None),
+            normalized_file(added=[token(5_000, "<zq", normalized=True), token(5_001, "zqj>")], normalizer=None),
             "whole.token_order",
         ),
         (tokenizer_json(telltale("▁ab"), pre_tokenizer=metaspace("first")), "whole.position_matters"),

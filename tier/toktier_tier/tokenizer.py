@@ -27,7 +27,7 @@ from .encoders.gpu import GpuEncoder
 from .encoders.reference import CoreReference, Reference
 from .encoders.snapshot_encoder import SnapshotEncoder
 from .encoders.trust import TrustReference
-from .encoders.whole import WholeEncoder, build_whole
+from .encoders.whole import WholeEncoder, build_whole, left_to_the_stages
 from .ports import Ids, TextEncoder
 
 Accelerate = Callable[[TextEncoder, SnapshotEncoder], GpuEncoder | None]
@@ -81,7 +81,8 @@ class TierTokenizer:
         self.text_encoder = self.staged = encoder
         if compiled.whole is not None:
             rebuild = partial(build_whole, reference, compiled.encoder)
-            self.text_encoder = self.whole = WholeEncoder(encoder, rebuild(), compiled.whole.unsafe_points(), rebuild)
+            unsafe = left_to_the_stages(compiled.whole.unsafe_points(), compiled.settled_points())
+            self.text_encoder = self.whole = WholeEncoder(encoder, rebuild(), unsafe, rebuild)
         if accelerate is not None:
             self.gpu = accelerate(self.text_encoder, encoder)
             self.text_encoder = self.gpu or self.text_encoder

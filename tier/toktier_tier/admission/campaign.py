@@ -146,8 +146,10 @@ def admit(
     campaign.phases.append(check_splits(campaign, campaign.count(SHORT_STRINGS_PER_S)))
     campaign.phases.append(check_contexts(campaign, encoder, campaign.count(CONTEXTS_PER_S)))
     campaign.phases.append(check_ids(campaign, encoder, "pipeline", campaign.count(IDS_PER_S)))
-    campaign.phases.append(check_sequences(campaign, encoder, "normalizer: sequences"))
-    campaign.phases.append(check_pairs(campaign, "normalizer: pairs"))
+    if encoder.normalizes:
+        campaign.phases.append(check_sequences(campaign, encoder, "normalizer: sequences"))
+    if campaign.settled is not None:
+        campaign.phases.append(check_pairs(campaign, "normalizer: pairs"))
     campaign.phases.append(check_sessions(campaign, encoder, "sessions: reference", campaign.count(SESSIONS_PER_S)))
     if not any(phase.checks for phase in campaign.phases[:2]):
         return _conclude(campaign, Verdict.REFERENCE_ONLY, "rule.no_boundary_pair", {}, seed)

@@ -25,7 +25,7 @@ from ..core.errors import EncoderUnavailable
 from ..core.pipeline import Position
 from ..encoders.reference import class_members, encode_of, load_tokenizer
 from ..encoders.snapshot_encoder import SnapshotEncoder
-from ..encoders.whole import WholeEncoder, build_whole, whole_document
+from ..encoders.whole import WholeEncoder, build_whole, left_to_the_stages, whole_document
 from ..ports import Ids, TextEncoder
 from .comparisons import Campaign, check_elements, check_encoder, check_history, check_ids
 from .compiled import EncoderVerdict, Verdict, whole_name
@@ -54,9 +54,7 @@ def try_whole(campaign: Campaign, name: str, staged: SnapshotEncoder) -> Encoder
     except EncoderUnavailable as error:
         return refuse(f"{error.code}: {error.message}")
     assigned = ~class_members(r"\p{Cn}")
-    unsafe = is_scalar() & ~assigned
-    if campaign.settled is not None:
-        unsafe |= is_scalar() & ~campaign.settled.always
+    unsafe = left_to_the_stages(is_scalar() & ~assigned, campaign.settled)
     differs = _differs(campaign, staged)
     probed = probe_encoders(
         {name: candidate.encode},

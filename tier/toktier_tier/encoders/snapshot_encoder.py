@@ -88,6 +88,11 @@ class SnapshotEncoder:
             self._token_ids[token.id] = ids
         self._pool, self._workers = pool, workers
 
+    @property
+    def normalizes(self) -> bool:
+        """Whether texts are normalized at all."""
+        return any(self._normalize)
+
     def encode(self, text: str, position: Position = Position.TEXT_START) -> Ids:
         """IDs of `text`, uint32, without the template's tokens."""
         found = self._find(text)

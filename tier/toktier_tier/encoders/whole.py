@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..core.classes import Bools
+import numpy as np
+
+from ..core.classes import CODE_POINTS, Bools, Settled, is_scalar
 from ..core.pipeline import Position
 from ..core.trust import Spans
 from ..ports import Encoder, Ids, TextEncoder
@@ -38,6 +40,13 @@ def build_whole(reference: Reference, name: str) -> Encoder:
     return build_candidate(name, whole_document(reference))
 
 
+def left_to_the_stages(differs: Bools | None, settled: Settled | None) -> Bools:
+    """Code points that the whole-file form may not see: those on which the candidate `differs`, and those that the
+    normalizer could change, move or join with others; `settled`: None if there is no normalizer."""
+    points = np.zeros(CODE_POINTS, dtype=bool) if differs is None else differs.copy()
+    return points if settled is None else points | (is_scalar() & ~settled.always)
+
+
 class AsEncoder:
     """A text encoder behind the encoder protocol: what a guard falls back to."""
 
@@ -51,7 +60,7 @@ class AsEncoder:
 class WholeEncoder:
     """`ports.TextEncoder` by one call a text. Thread-safe.
 
-    unsafe    code points on which the reference's normalizer could act, and those on which the candidate differs
+    unsafe    see `left_to_the_stages`; None: no code point
     rebuild   makes a fresh candidate once this one has grown past the memory budget
     """
 
