@@ -42,7 +42,6 @@ from .comparisons import (
     Campaign,
     ProbeCache,
     Progress,
-    ask_about_core,
     check_contexts,
     check_elements,
     check_encoder,
@@ -50,6 +49,7 @@ from .comparisons import (
     check_ids,
     check_sessions,
     check_splits,
+    elements,
 )
 from .compiled import CompiledSnapshot, EncoderVerdict, Verdict
 from .faults import ENCODER_FAULTS, FAULT_HISTORIES, FAULT_TEXTS, Liar, plant_rule_fault
@@ -264,9 +264,6 @@ def _verdicts(campaign: Campaign, names: Sequence[str]) -> dict[str, EncoderVerd
             verdicts[name] = EncoderVerdict(name, "", Verdict.REFERENCE_ONLY, f"{error.code}: {error.message}")
     if built:
         probed = _probe(campaign, document, built)
-        if not campaign.asked:
-            campaign.progress("candidates: every element of the file", 0.0)
-            campaign.asked = ask_about_core(campaign, campaign.reference.core(document["pre_tokenizer"]).encode)
         for name, candidate in built.items():
             verdicts[name] = _judge(campaign, name, candidate.version, probed[name])
     return verdicts
@@ -299,7 +296,7 @@ def _judge(campaign: Campaign, name: str, version: str, probed: ProbeResult) -> 
     verdict = EncoderVerdict(name, version, Verdict.ADMITTED, "", probed.checks, 0, probed.unsafe)
     cores = Cores(campaign.reference, name, verdict.unsafe_points())
     encoder = build_text_encoder(campaign.reference, campaign.rule, cores, settled=campaign.settled)
-    if not all(asked.group.complete for asked in campaign.asked):
+    if not all(asked.group.complete for asked in elements(campaign)):
         return EncoderVerdict(name, version, Verdict.REFERENCE_ONLY, "campaign.void", probed.checks, 0, probed.unsafe)
     core = cores.by_position[Position.CONTINUATION]
     phases = check_elements(campaign, core.encode, core.reference.encode, name)

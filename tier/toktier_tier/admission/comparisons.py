@@ -19,6 +19,7 @@ from ..core.proof import Proof
 from ..core.repair import Repairer, WitnessMismatch
 from ..core.session import SessionState
 from ..core.values import Patch
+from ..encoders.assemble import core_documents
 from ..encoders.reference import Reference, ReferenceProbe, pieces_of
 from ..ports import Ids, TextEncoder
 from .coverage import core_groups
@@ -142,10 +143,15 @@ def check_encoder(campaign: Campaign, encoder: TextEncoder, title: str) -> list[
     ]
 
 
-def ask_about_core(campaign: Campaign, reference: Callable[[str], Ids]) -> list[Asked]:
-    """The groups of `coverage` for core encoders, with the answers of the core's `reference`."""
-    groups = core_groups(campaign.reference.snapshot, ReferenceProbe(campaign.reference), campaign.texts.seed)
-    return ask(groups, reference)
+def elements(campaign: Campaign) -> list[Asked]:
+    """The groups of `coverage` for core encoders with the reference's answers, asked for once."""
+    if not campaign.asked:
+        campaign.progress("candidates: every element of the file", 0.0)
+        reference, texts = campaign.reference, campaign.texts
+        document = core_documents(reference)[Position.CONTINUATION]
+        groups = core_groups(reference.snapshot, ReferenceProbe(reference), texts.seed)
+        campaign.asked = ask(groups, reference.core(document["pre_tokenizer"]).encode)
+    return campaign.asked
 
 
 def check_elements(
@@ -157,7 +163,7 @@ def check_elements(
 ) -> list[Phase]:
     """Every element of the file, by what was asked about the core; `other`: see `exam.check_asked`."""
     phases: list[Phase] = []
-    for index, asked in enumerate(campaign.asked):
+    for index, asked in enumerate(elements(campaign)):
         campaign.progress(f"{title}: {asked.group.name}", index / len(campaign.asked))
         phases.append(check_asked(asked, encode, reference, f"{title}: {asked.group.name}", other=other))
     return phases

@@ -26,7 +26,7 @@ from ..encoders.candidates import GPU_NAME
 from ..sources.cache import write_by_rename
 
 COMPILED_FORMAT = "toktier-compiled/1"
-DERIVER_VERSION = 2
+DERIVER_VERSION = 3
 """Raised by one whenever the derivation of rules or the campaign changes. Another version's snapshots are made anew."""
 
 

@@ -27,7 +27,7 @@ from ..encoders.reference import class_members, encode_of, load_tokenizer
 from ..encoders.snapshot_encoder import SnapshotEncoder
 from ..encoders.whole import WholeEncoder, build_whole, left_to_the_stages, whole_document
 from ..ports import Ids, TextEncoder
-from .comparisons import Campaign, check_elements, check_encoder, check_history, check_ids
+from .comparisons import Campaign, check_elements, check_encoder, check_history, check_ids, elements
 from .compiled import EncoderVerdict, Verdict, whole_name
 from .coverage import token_groups
 from .exam import ask, check_asked
@@ -127,7 +127,7 @@ def _phases(
     """None if the texts at hand don't exercise every element of the file."""
     reference = campaign.reference.encode_text
     groups = token_groups(campaign.texts.literals, campaign.texts.seed)
-    if not all(group.complete for group in [*groups, *(asked.group for asked in campaign.asked)]):
+    if not all(group.complete for group in [*groups, *(asked.group for asked in elements(campaign))]):
         return None
     phases = check_elements(campaign, encoder.encode, reference, title, differs)
     for asked in ask(groups, reference):
