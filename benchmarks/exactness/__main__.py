@@ -1,8 +1,8 @@
-"""`python -m exactness splits|ids|sessions|history|table --out build --seconds N [family ...]`.
+"""`python -m exactness splits|ids|sessions|history|marks|table --out build --seconds N [family ...]`.
 
 Each start goes on where the last one stopped (state files under OUT/exactness), with texts that weren't compared
-before. `table` writes what was compared into docs/exactness.md, between its two markers. Exit status 1 if anything
-differs.
+before. `marks` compares all pairs of combining characters on every catalog file with a normalizer. `table` writes what
+was compared into docs/exactness.md, between its two markers. Exit status 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from . import ids, splits
+from catalog import entries
+
+from . import ids, marks, splits
 from .plan import FAMILIES
 from .state import Tally
 from .table import write
@@ -29,7 +31,7 @@ KINDS: dict[str, Callable[[str, Path, float], Tally]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="exactness", description=__doc__)
-    parser.add_argument("kind", choices=[*KINDS, "table"])
+    parser.add_argument("kind", choices=[*KINDS, "marks", "table"])
     parser.add_argument("--out", type=Path, default=Path("build"))
     parser.add_argument("--seconds", type=float, default=600.0, help="in all, shared by the tokenizers")
     parser.add_argument("--processes", type=int, default=1)
@@ -40,10 +42,17 @@ def main() -> int:
         return 1 if write(given.out, given.document) else 0
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     families = given.family or list(FAMILIES)
+    if given.kind == "marks":
+        everything = [entry.family for entry in entries()]
+        families = [family for family in given.family or everything if marks.normalizes(family)]
     share = given.seconds * given.processes / len(families)
-    check = KINDS[given.kind]
     with ProcessPoolExecutor(given.processes, max_tasks_per_child=1) as pool:
-        waiting = [pool.submit(check, family, given.out, share) for family in families]
+        waiting = [
+            pool.submit(marks.run, family, given.out)
+            if given.kind == "marks"
+            else pool.submit(KINDS[given.kind], family, given.out, share)
+            for family in families
+        ]
         divergent = 0
         for done in waiting:
             tally = done.result()

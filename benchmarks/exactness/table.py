@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from catalog import entries
+
 from .plan import FAMILIES, code_digest
 from .state import Tally, load
 
@@ -17,11 +19,11 @@ def write(out: Path, document: Path) -> int:
     tallies = [[load(out, kind, family) for kind in ("splits", "ids", "sessions", "history")] for family in FAMILIES]
     before, rest = document.read_text().split(START)
     after = rest.split(END)[1]
-    document.write_text(f"{before}{START}\n{_table(tallies)}{END}{after}")
+    document.write_text(f"{before}{START}\n{_table(out, tallies)}{END}{after}")
     return sum(tally.divergent for row in tallies for tally in row)
 
 
-def _table(tallies: list[list[Tally]]) -> str:
+def _table(out: Path, tallies: list[list[Tally]]) -> str:
     header = (
         "tokenizer",
         "encoder",
@@ -62,7 +64,18 @@ def _table(tallies: list[list[Tally]]) -> str:
         f"\n**{split_level:,} comparisons at split level, {id_level:,} at ID level.** "
         f"{_by_code(tallies, codes)} The code at this commit is `{code_digest()}`.\n"
     )
-    return "\n".join(lines) + "\n" + summary
+    return "\n".join(lines) + "\n" + summary + _marks([load(out, "marks", entry.family) for entry in entries()])
+
+
+def _marks(tallies: list[Tally]) -> str:
+    """What was compared of pairs of combining characters, by version of the code."""
+    parts = []
+    for code in sorted({code for tally in tallies for code in tally.counts}):
+        done = [tally for tally in tallies if code in tally.counts]
+        pairs = sum(tally.counts[code].get("marks", 0) for tally in done)
+        differing = sum(tally.differing.get(code, 0) for tally in done)
+        parts.append(f"`{code}`: {pairs:,} on {len(done)} files, {differing:,} texts differed")
+    return f"\nPairs of combining characters of Unicode 17 in three frames: {'; '.join(parts) or 'none yet'}.\n"
 
 
 def _line(name: str, encoder: str, counts: list[int], divergent: int) -> str:
