@@ -78,13 +78,23 @@ def test_code_points_on_which_a_candidate_errs_are_found_exactly() -> None:
 
 
 def test_every_scalar_value_stands_in_exactly_one_block() -> None:
-    blocks = _blocks(assigned(), unassigned=True)
+    blocks = _blocks(assigned())
     points = [point for block in blocks for point in block.points]
     assert sorted(points) == np.flatnonzero(is_scalar()).tolist()
     for block in blocks:
         assert 0 < len(block.points) <= BLOCK_POINTS[block.frame]
     frames = {point: block.frame for block in blocks for point in block.points}
     assert (frames[0x41], frames[0x3001], frames[0x50000]) == (FRAME, UNASSIGNED_FRAME, EMPTY_PLANE_FRAME)
+
+
+def test_what_is_left_out_leaves_the_others_in_their_blocks() -> None:
+    only = is_scalar()
+    only[[0x41, 0x50000]] = False
+    only[0x100:0x200] = False
+    blocks = _blocks(assigned(), only)
+    assert sorted(point for block in blocks for point in block.points) == np.flatnonzero(only).tolist()
+    every = {block.text() for block in _blocks(assigned())}
+    assert sum(block.text() not in every for block in blocks) == 2
 
 
 @pytest.mark.parametrize("frame", [FRAME, UNASSIGNED_FRAME, EMPTY_PLANE_FRAME])

@@ -22,7 +22,7 @@ from toktier_tier.core.snapshot import SpecialTokenPolicy
 from toktier_tier.core.trust import NO_SPANS, Spans, clipped, joined, spliced
 from toktier_tier.core.values import Patch, Reason, Route
 from toktier_tier.sessions import handoff
-from toktier_tier.sessions.lives import changes_of
+from toktier_tier.sessions.lives import changes_of, life_of
 from toktier_tier.sessions.service import SessionService
 from toktier_tier.tokenizer import TierTokenizer
 from workshop import (
@@ -97,7 +97,7 @@ class Conversation(RuleBasedStateMachine):
         self.service = SessionService(self.tokenizer, keep_text=self.keep_text)
         self.text, self.spans = "", NO_SPANS
         opened = self.service.open(*KEY, "")
-        self.ids, self.revision = opened.ids, opened.revision
+        self.ids, self.revision, self.copied = opened.ids, opened.revision, False
 
     def teardown(self) -> None:
         self.stack.close()
@@ -115,8 +115,12 @@ class Conversation(RuleBasedStateMachine):
         if patch.certificate is not None:
             self.certify(patch, text, spans)
         self.ids, self.text, self.spans = patch.apply(self.ids), text, spans
-        self.revision += patch.route is not Route.UNCHANGED
-        assert patch.revision == self.revision
+        if patch.route is not Route.UNCHANGED and self.copied:  # a copy's first change begins a life of its own
+            assert life_of(patch.revision) != life_of(self.revision)
+            self.copied = False
+        else:
+            assert patch.revision == self.revision + (patch.route is not Route.UNCHANGED)
+        self.revision = patch.revision
         self.check()
 
     def certify(self, patch: Patch, text: str, spans: Spans) -> None:
@@ -169,7 +173,7 @@ class Conversation(RuleBasedStateMachine):
         self.text = data.draw(texts(self.parts, 40))
         self.spans = data.draw(spans_in(self.text))
         opened = self.service.open(*KEY, self.text, untrusted=self.spans)
-        self.ids, self.revision = opened.ids, opened.revision
+        self.ids, self.revision, self.copied = opened.ids, opened.revision, False
         self.check()
 
     @rule(data=st.data())
@@ -223,6 +227,7 @@ class Conversation(RuleBasedStateMachine):
         self.service.append(*KEY, "something else", untrusted=((2, 5),))
         self.service.close(*KEY)
         assert self.service.fork(KEY[0], "twin", KEY[1])
+        self.copied = True
         self.check()
 
     @rule()
@@ -232,8 +237,13 @@ class Conversation(RuleBasedStateMachine):
         assert exported.startswith(version)
         if self.tokenizer.trust_admitted or not self.spans or self.keep_text:
             other = SessionService(self.tokenizer, keep_text=self.keep_text)
-            other.restore(*KEY, exported)
-            self.service = other
+            state = self.service._find(self.service._key(*KEY)).state
+            if state.segments and not state.keep_text:
+                with pytest.raises(StateCorrupt, match=r"handoff\.unverifiable"):
+                    other.restore(*KEY, exported)
+            else:
+                other.restore(*KEY, exported)
+                self.service, self.copied = other, True
         self.check()
 
 
