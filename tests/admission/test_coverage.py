@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from toktier_tier.admission.coverage import Group, completed, core_groups, token_groups
+from toktier_tier.admission.coverage import completed, core_groups, token_groups
 from toktier_tier.admission.exam import Asked, ask, check_asked
+from toktier_tier.admission.groups import Group
 from toktier_tier.core.classes import byte_characters
 from toktier_tier.core.snapshot import parse_snapshot
 from toktier_tier.encoders.reference import REFERENCE_VERSION, Reference, ReferenceProbe, encode_of, load_tokenizer

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ..ports import Ids
-from .coverage import Group
+from .groups import Group
 from .report import Phase
 
 Encode = Callable[[str], Ids]
