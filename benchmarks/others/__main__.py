@@ -33,7 +33,6 @@ from toktier_tier.admission.compiled import DERIVER_VERSION, Verdict
 from toktier_tier.core.snapshot import SpecialTokenPolicy
 from toktier_tier.encoders import candidates
 from toktier_tier.encoders.reference import Reference, open_reference
-from toktier_tier.encoders.whole import whole_document
 from toktier_tier.ports import Ids
 from toktier_tier.sources import default_cache_dir
 from toktier_tier.tokenizer import TierTokenizer
@@ -69,10 +68,15 @@ def compare(reference: Reference, encode: Callable[[str], Ids]) -> dict[str, Any
     return {"blocks": checked, "differing": differing, "kinds": by_kind, "examples": examples}
 
 
+def as_it_is(reference: Reference) -> dict[str, Any]:
+    """The tokenizer.json without what acts on special tokens or on text only: its normalizer is the library's."""
+    return {**reference.snapshot.document(), "post_processor": None, "decoder": None}
+
+
 def opinion(family: str, name: str) -> dict[str, Any]:
     reference = open_reference(catalog.path_of(family).read_bytes(), SpecialTokenPolicy.NONE)
     try:
-        encode = LIBRARIES[name](whole_document(reference)).encode
+        encode = LIBRARIES[name](as_it_is(reference)).encode
     except Exception as error:
         return {"loaded": False, "said": str(error)[:200]}
     return {"loaded": True, **compare(reference, encode)}
@@ -87,7 +91,7 @@ def fault(family: str, name: str) -> dict[str, Any]:
     reference = open_reference(catalog.path_of(family).read_bytes(), SpecialTokenPolicy.NONE)
     row: dict[str, Any] = {}
     try:
-        alone = LIBRARIES[name](whole_document(reference)).encode
+        alone = LIBRARIES[name](as_it_is(reference)).encode
         row["alone"] = {**compare(reference, alone), "examples": []}
     except Exception as error:
         row["refuses"] = str(error)[:200]
