@@ -97,10 +97,10 @@ GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 
 def parse_pipeline(normalizer: Json, pre_tokenizer: Json) -> Pipeline:
     """Raises `UnsupportedTokenizer` naming the component that isn't modelled."""
-    normalizers = _flatten(normalizer, "normalizers")
+    normalizers = flatten(normalizer, "normalizers")
     steps = tuple(_normalizer_step(document) for document in normalizers)
     _check_mix(steps)
-    pre_tokenizers = _firing(_flatten(pre_tokenizer, "pretokenizers"), steps)
+    pre_tokenizers = _firing(flatten(pre_tokenizer, "pretokenizers"), steps)
     _check_first(pre_tokenizers, steps)
     return Pipeline(
         normalizer=steps,
@@ -187,12 +187,13 @@ def _refuse(code: str, what: str) -> NoReturn:
     raise UnsupportedTokenizer(code, what)
 
 
-def _flatten(document: Json, key: str) -> list[Mapping[str, Json]]:
+def flatten(document: Json, key: str) -> list[Mapping[str, Json]]:
+    """The components of a normalizer or pre-tokenizer in order; `key` names the list of a Sequence."""
     if document is None:
         return []
     if document.get("type") != "Sequence":
         return [document]
-    return [leaf for item in document[key] for leaf in _flatten(item, key)]
+    return [leaf for item in document[key] for leaf in flatten(item, key)]
 
 
 def _sequence(documents: list[Json], key: str) -> Json:

@@ -10,18 +10,18 @@ Whatever a candidate accepts by itself doesn't matter here: libraries accept mor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from ..core.classes import byte_characters
 from ..core.dialect import unportable
-from ..core.errors import EncoderUnavailable, InvalidPattern
-from ..core.pattern import Atom, parse
-from ..core.pipeline import Pipeline, PreTokenizerStep
+from ..core.errors import EncoderUnavailable
+from ..core.pipeline import Pipeline, flatten
 from ..core.snapshot import Snapshot
 from ..core.vocabulary import byte_token
 from .candidates import Fastokens, Gigatoken
 
+ONE_LINE_FEED = ("[\r\n]", "[\n]", "\n", r"[\r\n]", r"[\n]", r"\n")
+"""Patterns of one character that match a line feed: a split by one of them cuts around every line feed."""
 NEVER_IN_UTF8 = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
 
 
@@ -61,7 +61,7 @@ def _check_behaviors(snapshot: Snapshot) -> None:
     """Only pieces that are the matches and what lies between them, nothing merged and nothing dropped but gaps."""
     pipeline = snapshot.pipeline
     assert pipeline is not None
-    for document in _leaves(snapshot.pre_tokenizer):
+    for document in flatten(snapshot.pre_tokenizer, "pretokenizers"):
         behavior, inverted = document.get("behavior", "Isolated"), bool(document.get("invert"))
         if document["type"] == "Split" and (behavior, inverted) not in (("Isolated", False), ("Removed", True)):
             if "String" in document["pattern"] and not _in_use(pipeline, document["pattern"]["String"]):
@@ -80,30 +80,11 @@ def _check_dialect(snapshot: Snapshot) -> None:
         wrong = unportable(step.source, lines=lines)
         if wrong:
             _refuse("encoder.dialect", f"regex engines read {wrong!r} differently")
-        lines = lines and not _isolates_line_feeds(step)
+        lines = lines and step.source not in ONE_LINE_FEED
 
 
 def _in_use(pipeline: Pipeline, literal: str) -> bool:
     return any(step.kind == "literal" and step.source == literal for step in pipeline.pre_tokenizer)
-
-
-def _isolates_line_feeds(step: PreTokenizerStep) -> bool:
-    """Whether the step cuts around every line feed: its pattern is one character class that holds it."""
-    try:
-        root = parse(step.source).root
-    except InvalidPattern:
-        return False
-    return isinstance(root, Atom) and step.source in ("[\r\n]", "[\n]", "\n", r"[\r\n]", r"[\n]", r"\n")
-
-
-def _leaves(pre_tokenizer: Any) -> Iterable[Mapping[str, Any]]:
-    if pre_tokenizer is None:
-        return
-    if pre_tokenizer["type"] != "Sequence":
-        yield pre_tokenizer
-        return
-    for item in pre_tokenizer["pretokenizers"]:
-        yield from _leaves(item)
 
 
 def _refuse(code: str, why: str) -> None:
